@@ -1,5 +1,6 @@
-//! `leasehold completions`: the scripts of clap, and for some shells functions that complete names
-//! of the server and the command of `leasehold run`. `leasehold complete` prints the names.
+//! `leasehold completions`: prints the scripts that clap makes. For some shells, it adds functions
+//! that complete the names on the server and the command of `leasehold run`. `leasehold complete`
+//! prints the names.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use crate::server::Server;
 /// The values of `--on-loss`, without `exec CMD`, which a shell would complete as two words.
 const ON_LOSS: [&str; 3] = ["term", "kill", "warn"];
 
-/// The time for which a shell waits for names.
+/// The longest time that a shell waits for the names.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The number of names after which a list no longer helps.
+/// The maximum number of names to print. A longer list would not help a user.
 const MOST_NAMES: usize = 200;
 
 pub(crate) async fn completions(shell: Shell) -> Result<Exit, Failure> {
@@ -37,7 +38,8 @@ pub(crate) async fn completions(shell: Shell) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Marks each name of a lock. No other argument is the name of a user.
+/// Marks each argument that is the name of a lock. The mark is clap's hint for the name of a user,
+/// which no argument has.
 fn hinted(command: Command) -> Command {
     let below = command.get_subcommands().map(|below| below.get_name());
     let below: Vec<_> = below.map(str::to_owned).collect();
@@ -72,7 +74,7 @@ fn with_names(shell: Shell, script: &str) -> String {
     }
 }
 
-/// Prints names that begin like the word at the cursor.
+/// Prints the names that begin with the word at the cursor.
 pub(crate) async fn names(args: Names, server: Server) -> Result<Exit, Failure> {
     let listed = tokio::time::timeout(LIMIT, list(&args.begun, server)).await;
     listed.unwrap_or(Ok(Exit::Success))

@@ -31,7 +31,8 @@ async fn look(args: Doctor, server: Server) -> Result<Exit, Failure> {
     let mut findings = findings::of(place, &servers);
     findings.extend(findings::too_few_replicas(args.replicas, &servers));
     findings.extend(try_out(&client, &name).await?);
-    // The worst finding is first. The sort is stable, so equals keep their order.
+    // Sort the worst finding first. The sort is stable, so findings of equal severity keep their
+    // order.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     client.close().await;
     output::result(match args.json {
@@ -47,8 +48,8 @@ async fn look(args: Doctor, server: Server) -> Result<Exit, Failure> {
     })
 }
 
-/// Acquires and releases locks of the main kinds, as this user. If the user is denied, or the
-/// server can't do it now, that is a finding. Any other failure ends the check.
+/// Acquires and releases locks of the main kinds, as this user. If the server denies this to the
+/// user, or can't do it at present, this is a finding. Any other failure ends the check.
 async fn try_out(client: &Client, name: &str) -> Result<Option<Finding>, Failure> {
     let tried = [
         ("plain locks", lock(client, name).await),

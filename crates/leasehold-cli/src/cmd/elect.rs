@@ -21,11 +21,11 @@ use crate::signals::Signals;
 
 /// The longest delay before the candidate tries again.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
-/// The time after which a command has started well, so the next delay is short again.
+/// The time after which a command counts as stable, so that the next delay is short again.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// Runs the command whenever this process leads, until a signal arrives. This is not a future, for the same reason as
-/// [`run`](super::run::run).
+/// Runs the command whenever this process leads, until a signal arrives. This is not a future, for
+/// the same reason as [`run`](super::run::run).
 pub(crate) fn elect(args: &Elect, server: &Server) -> Result<Exit, Failure> {
     let task = Task {
         name: name_of_lock(args.name.clone())?,
@@ -52,7 +52,7 @@ fn until_ended(
     task: &Task,
     server: &Server,
 ) -> Result<Exit, Failure> {
-    // The second listener remembers a signal that was passed on to the command.
+    // The first listener passes signals on to the command. The second listener remembers them.
     let (mut signals, mut told) = {
         let _context = runtime.enter();
         (Signals::listen()?, Signals::listen()?)
@@ -76,7 +76,7 @@ fn until_ended(
         let pause = match stood {
             Ok(Some(guard)) => {
                 signals.forget();
-                // A signal may have arrived together with the lead.
+                // A signal may have arrived at the same time as the lead.
                 if let Some(signal) = ending(&mut told).now_or_never() {
                     let _ = runtime.block_on(unless_hurried(guard.decline(), &mut signals));
                     break Ok(Exit::Signal(signal as i32));
@@ -91,7 +91,7 @@ fn until_ended(
                 }
                 delays.after(began.elapsed())
             }
-            // The wait has already lasted through an outage.
+            // The candidate has already waited during an outage, so the delay need not grow.
             Ok(None) => args.restart_delay,
             Err(Stopped::Signal(signal)) => break Ok(Exit::Signal(signal as i32)),
             Err(Stopped::Failed(failure)) => break Err(failure),
@@ -111,7 +111,8 @@ enum Stopped {
     Failed(Failure),
 }
 
-/// Waits until the candidate leads. `None` after an outage, after which it tries again.
+/// Waits until the candidate leads. Returns `None` if an outage has ended the wait: the caller then
+/// tries again.
 async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding>, Stopped> {
     let begun = Instant::now();
     let term = tokio::select! {
@@ -136,7 +137,8 @@ async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding
     }
 }
 
-/// Gives the lead up. Returns the exit of this process if the command can't be started at all.
+/// Gives up the lead. If the command can't be started at all, returns the exit code with which this
+/// process must exit.
 async fn give_up(
     task: &Task,
     guard: Holding,
@@ -165,7 +167,7 @@ async fn give_up(
         return Ok(None);
     }
     match end.exit {
-        // By the convention of shells, which the process that starts the command follows.
+        // Shells use these codes for a command that can't be started, and so does `run-launch`.
         Ok(exit @ Exit::Command(126 | 127)) => Ok(Some(exit)),
         Ok(Exit::Command(code)) if code != 0 => {
             note(format_args!("the command has ended with {code}"));
@@ -185,14 +187,15 @@ async fn give_up(
 async fn ending(told: &mut Signals) -> Signal {
     loop {
         match told.next().await {
-            // These are messages for the command.
+            // These signals are only for the command.
             Signal::SIGUSR1 | Signal::SIGUSR2 => {}
             signal => return signal,
         }
     }
 }
 
-/// Waits for this pause. Returns the signal that ends it, which may have arrived before.
+/// Waits for the time `pause`. If a signal arrives, or has arrived before, ends the wait and
+/// returns the signal.
 async fn pause_unless_told(told: &mut Signals, pause: Duration) -> Option<Signal> {
     if let Some(signal) = ending(told).now_or_never() {
         return Some(signal);

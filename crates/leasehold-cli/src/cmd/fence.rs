@@ -1,4 +1,4 @@
-//! `leasehold fence`: prints statements that refuse late holders.
+//! `leasehold fence`: prints SQL that refuses the writes of late holders.
 
 use leasehold::fence::Sql;
 
@@ -13,8 +13,8 @@ pub(crate) async fn fence(args: Fence) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Returns a script. Only the first statement runs as it is; the others have parameters, so they are
-/// comments.
+/// Returns a script. Only its first statement can run as it is. The other statements have
+/// parameters, so the script contains them as comments.
 fn statements(sql: Sql<'_>) -> String {
     let mut text = format!(
         "-- Run once.\n{};\n\n\

@@ -60,7 +60,7 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
         None => {
             let what = not_released(&name, HURRIED, None, valid_until);
             match exit {
-                // Success would look like a confirmed release.
+                // The exit code 0 would look like a confirmed release.
                 Ok(Exit::Success) => Err(Failure::new(Exit::Unavailable, what)),
                 exit => {
                     tell(what);
@@ -84,7 +84,7 @@ async fn hand_out(
     let name = args.name.to_string_lossy();
     let ticket = tokio::select! {
         ticket = held.into_ticket(args.wanted.lease) => ticket?,
-        // The hold is released in the background.
+        // The library then releases the hold in the background.
         signal = signals.next() => return Ok(Exit::Signal(signal as i32)),
     };
     let shown = match args.json {
@@ -108,7 +108,7 @@ async fn hand_out(
     if matches!(is_read, Ok(true)) {
         return Ok(Exit::Success);
     }
-    // No process has the ticket, so nothing would end the hold before its lease does.
+    // No process has the ticket, so the hold would last until its lease ends.
     let _ = unless_hurried(client.release_ticket(&ticket), signals).await;
     let name = Shown(&name);
     is_read.and_then(|_| {

@@ -67,8 +67,8 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
     }
 }
 
-/// Returns whether the latch exists, open or not. A latch that was never set is open too, but the
-/// name may be wrong.
+/// Returns whether the latch exists, open or not. A latch that was never set also counts as open,
+/// but its name may be wrong.
 async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool, Failure> {
     match client.peek(name).await {
         Ok(seen) if seen.found == Found::Nothing => {}
@@ -96,7 +96,7 @@ async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool,
     Ok(false)
 }
 
-/// Reports once what the command waits for, to a user at a terminal.
+/// Tells a user at a terminal once what the command waits for.
 async fn tell_waiting(latch: &CountDownLatch) -> Infallible {
     if is_watched() {
         tokio::time::sleep(SILENT_FOR).await;
@@ -123,7 +123,7 @@ async fn open_in_time(
     let left = match latch.count().await {
         Ok(0) => return Ok(Exit::Success),
         Ok(left) => format!(": its count is {left}"),
-        // The time is up, even if the count is unknown.
+        // Report the timeout even if the count is unknown.
         Err(_) => String::new(),
     };
     note(format_args!(

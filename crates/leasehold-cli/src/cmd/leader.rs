@@ -50,7 +50,7 @@ fn line(as_json: bool, leader: Option<&leasehold::Leader>) -> String {
     };
     if !as_json {
         let payload = leader.payload.as_deref().filter(|text| !text.is_empty());
-        // The payload of a stranger may have line breaks.
+        // A foreign program may have set a payload with line breaks.
         return output::Shown(payload.unwrap_or(&leader.id)).to_string();
     }
     let since = leader

@@ -105,7 +105,7 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Returns the failure when every key is denied to this user.
+/// Returns the failure of a listing in which this user may read none of the keys.
 pub(super) fn all_denied(address: &str, keys: u64) -> Failure {
     let keys = format!("{keys} {}", plural(keys, "key", "keys"));
     Failure::new(
@@ -142,10 +142,10 @@ fn left_out_in_words(left_out: LeftOut) -> Option<String> {
     (!counted.is_empty()).then(|| format!("left out: {}", counted.join(", ")))
 }
 
-/// Returns the commands that inspect and free a name that is not UTF-8. leasehold itself uses UTF-8
-/// only.
+/// Returns commands that show and free a name that is not UTF-8, because leasehold itself accepts
+/// only UTF-8.
 pub(super) fn by_hand(name: &[u8]) -> String {
-    // Quoted for redis-cli, within the quotes of a shell.
+    // The name is quoted for redis-cli, and this is inside the quotes of a shell.
     let mut quoted = String::new();
     for byte in name {
         // Writing to a string can't fail.
@@ -166,7 +166,7 @@ fn plural(count: u64, one: &'static str, many: &'static str) -> &'static str {
 
 pub(super) fn kind_of(info: &NameInfo) -> Option<KindOfName> {
     match info.found {
-        // `Nothing`: no client holds the lock, but a waiter is in its queue.
+        // If `Nothing` is listed, no client holds the lock, but a waiter is in its queue.
         Found::Lock(_) | Found::Nothing => Some(KindOfName::Lock),
         Found::ReadWrite { .. } => Some(KindOfName::Rw),
         Found::Group(_) => Some(KindOfName::Group),
@@ -185,7 +185,7 @@ fn row(name: &str, kind: &str, ttl: &str, waiting: &str, held: &str) -> String {
     format!("{name:<32}  {kind:<8}  {ttl:>8}  {waiting:>5}  {held}")
 }
 
-/// Returns the kind in one word. Waiters in its queue show that a lock is fair.
+/// Returns the kind in one word. A lock with waiters in its queue is a fair lock.
 pub(super) fn kind_word(info: &NameInfo) -> &'static str {
     let in_line = |info: &NameInfo| info.waiting.iter().any(|one| one.wants == Wants::Lock);
     match kind_of(info) {
@@ -230,7 +230,7 @@ pub(super) fn waiting(info: &NameInfo) -> String {
     }
 }
 
-/// A holder: its client, and the least time that it has held the name.
+/// A holder, with its client and the minimum time for which it has held the name.
 pub(super) struct Holder<'a> {
     pub(super) id: &'a str,
     pub(super) client: Option<&'a ClientInfo>,
@@ -302,8 +302,9 @@ pub(super) fn held(info: &NameInfo) -> String {
     held_by(info, |holder, _| Shown(holder.id).to_string())
 }
 
-/// Returns the holder like [`held`], for a narrow column. Threads of Redisson, and our clients in
-/// their first second, appear with the beginning of their ids and the number after the colon.
+/// Returns the holder like [`held`], but for a narrow column. A client that has not announced
+/// itself (Redisson, or our own clients in their first second) appears with the beginning of its id
+/// and the number after the colon.
 #[cfg(feature = "top")]
 pub(super) fn held_in_short(info: &NameInfo) -> String {
     held_by(info, |holder, info| {

@@ -23,7 +23,7 @@ pub(crate) async fn release(args: Release, server: Server) -> Result<Exit, Failu
     until_signal(free(args, server)).await
 }
 
-/// A hold, and how long its holder can continue after the hold was taken away.
+/// A hold, and how long its holder may continue to act as the holder after the hold was ended.
 struct Hold {
     id: String,
     ttl: Ttl,
@@ -55,7 +55,8 @@ impl Hold {
         }
     }
 
-    /// Formats a hold that was left to the server for a time, for a sentence.
+    /// Describes, in words for a sentence, a hold that its holder has left to the server for a
+    /// time.
     fn kept(&self) -> String {
         let left = match self.ttl {
             Ttl::Left(left) => format!(" for another {}", duration::shown(left)),
@@ -64,7 +65,7 @@ impl Hold {
         format!("{KEPT}{left}; it was held by {}", self.holder())
     }
 
-    /// Formats the holder for a sentence.
+    /// Describes the holder, in words for a sentence.
     fn holder(&self) -> String {
         let holder = match &self.who {
             Some(who) => format!("{} ({who})", Shown(&self.id)),
@@ -178,7 +179,7 @@ fn chosen(
         let mut own = holds.into_iter().filter(|hold| hold.id == *wanted);
         return match own.next() {
             Some(hold) => Ok(vec![hold]),
-            // The hold may be among the ones that are not shown.
+            // The hold may be one that the server's reply has left out.
             None if seen.more > 0 => Ok(vec![Hold::new(wanted, seen.ttl, None)]),
             None => Err(Failure::new(
                 Exit::Busy(Exit::DEFAULT_BUSY),
@@ -215,7 +216,7 @@ async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
 }
 
 /// Shows these facts at the terminal, asks the question, and returns whether the answer is yes.
-/// Without a terminal, it is an error, which says that `what` needs `--yes`.
+/// Fails without a terminal: the error says that `what` needs `--yes`.
 pub(super) async fn is_confirmed(
     what: &str,
     facts: impl IntoIterator<Item = String>,

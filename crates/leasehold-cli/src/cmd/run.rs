@@ -1,4 +1,4 @@
-//! `leasehold run`: a command under a lock.
+//! `leasehold run`: runs a command under a lock.
 
 mod child;
 mod copy;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
         },
     };
     check_min_hold(args)?;
-    // No thread of the runtime may take the stop signal of the terminal.
+    // Only the main thread may receive the terminal's stop signal, and no thread of the runtime.
     terminal::hold_back_stops(true);
     let runtime = runtime()?;
     terminal::hold_back_stops(false);
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
     if let Some(metrics) = metrics
         && let Err(failure) = metrics.end()
     {
-        // The command has run, so its exit code is kept.
+        // The command has run, so leasehold still exits with the command's code.
         tell(failure);
     }
     shut_down(runtime);
@@ -200,7 +200,8 @@ fn under_lock(
     let held_since = since_boot();
     metrics_file::command_starts();
     if let Some(metrics) = metrics {
-        // All series exist now, so monitoring sees a count of 0 before the first loss.
+        // Write the metrics now that all series exist. So monitoring sees a count of 0 before the
+        // first loss.
         metrics.refresh();
     }
     if output::is_watched() {
@@ -221,7 +222,7 @@ fn under_lock(
     let given_back = give_back(job, clients, guard, held_since, end, &mut signals);
     let exit = runtime.block_on(given_back);
     if let Some(rest) = rest {
-        // The command has ended and the lock is free, so a slow reader holds up nothing else.
+        // The command has ended and the lock is free, so a slow reader can delay only this process.
         let _ = runtime.block_on(unless_hurried(rest.written(), &mut signals));
     }
     metrics_file::run_ended(exit.as_ref().map_or_else(Failure::exit, |exit| *exit));
@@ -278,8 +279,8 @@ fn start<'a>(
     );
     terminal::hold_back_stops(true);
     let group = group?;
-    // The switch learns of the group before the command begins: if this process is stopped or
-    // killed right after that, the command must still end in time.
+    // Tell the switch the group before the command begins: if this process is stopped or killed
+    // right after the beginning, the command must still end in time.
     deadman.guard(group.id());
     terminal.hand_over_at_start(&group);
     group.begin();
@@ -312,8 +313,8 @@ fn rest_of(least: Duration, held: Duration) -> Option<Duration> {
     (!rest.is_zero()).then(|| rest.max(SHORTEST_REST))
 }
 
-/// Releases the lock, or leaves it to the server for the rest of `--min-hold`. This does not depend
-/// on how the command ended.
+/// Releases the lock, or leaves it to the server for the rest of `--min-hold`, however the command
+/// has ended.
 async fn give_back(
     job: &Job<'_>,
     clients: Vec<Client>,
@@ -332,8 +333,8 @@ async fn give_back(
     let valid_until = guard.valid_until();
     let loss = guard.loss();
     if matches!(end, Ok(Exit::Lost)) {
-        // The loss has been reported already. What remains of the lock is released before its lease
-        // ends.
+        // The loss has already been reported. Whatever remains of the lock is released before its
+        // lease ends.
         let limit = valid_until.min(Instant::now() + TIDY_LIMIT);
         let _ = tokio::time::timeout_at(limit, guard.release()).await;
         if matches!(loss, Some(LossReason::Taken { .. })) {
@@ -344,7 +345,7 @@ async fn give_back(
     }
     let rest = (job.args.min_hold).and_then(|least| rest_of(least, held));
     let code = end.as_ref().map_or_else(Failure::exit, |exit| *exit).code();
-    // For a command that never ran, the lock is released at once.
+    // If the command never ran, release the lock at once.
     let rest = rest.filter(|_| began);
     let is_turn = guard.is_turn();
     let ending = async move {
@@ -362,7 +363,7 @@ async fn give_back(
             tell_lost(job, held, error.loss().map(LossReason::to_string));
             lost_before_the_end(job, &error, loss.is_some(), end)
         }
-        // The command was protected to its end, so its exit code is kept.
+        // The command was protected until it ended, so leasehold exits with the command's code.
         Some(Err(error)) => {
             let why = Failure::from(error).to_string();
             tell(not_released(&job.task.name, &why, rest, valid_until));
@@ -395,7 +396,7 @@ fn lost_before_the_end(
         Shown(&job.task.name)
     );
     match end {
-        // The user chose to continue after a loss, so only report it.
+        // The user chose to continue after a loss, so only report the loss.
         Ok(exit) if job.args.on_loss == OnLoss::Warn => {
             if !was_told {
                 tell(what);
@@ -420,7 +421,8 @@ async fn tell_next_holder(job: &Job<'_>, clients: &[Client]) {
     }
 }
 
-/// Reports that another run may repeat the command, because the server may not know its end.
+/// Reports that another run may repeat the command, because the server may not know that the
+/// command has ended.
 fn tell_not_recorded(job: &Job<'_>, is_lost: bool) {
     if is_lost {
         tell(format_args!(

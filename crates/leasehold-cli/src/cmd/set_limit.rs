@@ -86,8 +86,8 @@ async fn remove(
     Ok(Exit::Success)
 }
 
-/// Refuses a number that can't be the count of a latch or a limit, which never expire and are never
-/// negative. Any other number may be one, because Redisson writes a plain number too.
+/// Refuses a number that can't be the count of a latch or a limit, because it expires or is
+/// negative. Any other number may be such a count, because Redisson also stores a plain number.
 pub(super) fn is_not_foreign(name: &str, seen: &NameInfo, what: &str) -> Result<(), Failure> {
     let Found::Count(count) = seen.found else {
         return Ok(());

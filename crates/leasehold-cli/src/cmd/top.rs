@@ -1,4 +1,4 @@
-//! `leasehold top`: a live picture of what is held.
+//! `leasehold top`: shows held locks, live.
 
 mod draw;
 mod screen;
@@ -23,9 +23,9 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::server::Server;
 
-/// The most names to list. No user reads more.
+/// The maximum number of names to list. No user reads more.
 const MOST_NAMES: usize = 1000;
-/// The interval between examinations of the servers themselves.
+/// The interval at which the doctor examines the servers.
 const EXAMINED_EVERY: Duration = Duration::from_secs(60);
 
 pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
@@ -48,14 +48,14 @@ pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
     end
 }
 
-/// The result of a query: the names to show, and how many are left out.
+/// The result of a query: the names to show, and how many names are left out.
 #[derive(Default)]
 struct Looked {
     found: Vec<Listed>,
-    /// Number of names of other kinds than the wanted one.
+    /// Number of names that are not of the wanted kind.
     others: u64,
     left_out: LeftOut,
-    /// The number of keys that were examined and the number of all keys, if not all were examined.
+    /// The number of keys that were examined and the total number of keys, if these numbers differ.
     keys: Option<(u64, u64)>,
 }
 
@@ -124,7 +124,7 @@ async fn follow(
     }
 }
 
-/// Asks for the doctor's warnings, now and at intervals.
+/// Runs the doctor now and at intervals, and returns a channel with its latest warning.
 fn warnings(client: Client) -> watch::Receiver<Option<String>> {
     let (told, warnings) = watch::channel(None);
     tokio::spawn(async move {
@@ -138,7 +138,7 @@ fn warnings(client: Client) -> watch::Receiver<Option<String>> {
 /// Returns a channel with the keys that the user types. A change of the terminal's size is `None`.
 fn keys() -> mpsc::Receiver<Option<KeyCode>> {
     let (typed, keys) = mpsc::channel(16);
-    // This is a separate thread, outside the runtime, because a read can't be cancelled.
+    // Read on a separate thread, outside the runtime, because a read can't be cancelled.
     std::thread::spawn(move || {
         while !typed.is_closed() {
             // The wait has a limit, because the receiver may have been dropped.

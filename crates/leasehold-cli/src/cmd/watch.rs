@@ -37,11 +37,11 @@ async fn follow(args: Watch, server: Server) -> Result<Exit, Failure> {
     let every = args.every.max(Duration::from_millis(1));
     let watch = client.watch(&name).poll_interval(every);
     let mut watch = watch.with_clients();
-    // `--for` counts from the first reply, whose facts are always shown.
+    // The time of `--for` begins with the first reply, so the facts in this reply are always shown.
     let mut end = None;
     loop {
         let change = tokio::select! {
-            // The limit first: a busy name always has a change.
+            // Check the limit first, because a busy name always has a change.
             biased;
             () = until(end) => return Ok(Exit::Success),
             change = watch.next() => change,
@@ -89,7 +89,8 @@ async fn execute(command: &OsString, name: &str, told: &Told, json: &str) {
     shell.env("LEASEHOLD_NAME", name);
     shell.env("LEASEHOLD_CHANGE", told.word);
     shell.env("LEASEHOLD_CHANGE_JSON", json);
-    // Only some changes have these. A value from this process's own environment would mislead.
+    // Only some changes have these values. A variable from this process's own environment would
+    // mislead the command, so it is removed.
     for (variable, key) in [
         ("LEASEHOLD_ID", "id"),
         ("LEASEHOLD_KIND", "kind"),

@@ -244,7 +244,7 @@ fn plain_holder_is_not_reported_as_a_turn() {
     plain.until("runs");
     slot(&server, &["-v"], "echo ran")
         .expect_code(0)
-        .expect_on_stderr("this is no turn");
+        .expect_on_stderr("which has no turn");
     plain.close_stdin();
     plain.done().expect_code(0);
 }

@@ -112,7 +112,7 @@ fn released_ticket_is_over() {
     release(&server, &["--ticket", &line]).expect_code(66);
     run(&server, &["--resume", &line], "true")
         .expect_code(70)
-        .expect_on_stderr("its time is over, or it was released");
+        .expect_on_stderr("its lease has expired, or it was released");
 
     let line = ticket(&server, &[]);
     let words = [
@@ -129,7 +129,7 @@ fn released_ticket_is_over() {
     running.until("runs");
     release(&server, &["--ticket", &line])
         .expect_code(75)
-        .expect_on_stderr("it was used already");
+        .expect_on_stderr("it has already been used");
     running.signal(Signal::SIGTERM);
     running.done();
 }

@@ -1,4 +1,4 @@
-//! The hold that excludes other clients while the command runs.
+//! The hold under which the command runs.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 pub(in crate::cmd) enum Holding {
     Lock(LockGuard),
     Permit(ExpirablePermit),
-    /// A turn, and its id.
+    /// A turn, and the id of `--once`, if there is one.
     Turn(Box<Turn>, Option<String>),
 }
 
@@ -35,8 +35,8 @@ impl Holding {
         }
     }
 
-    /// Draws a fencing token, unless the lock got one with its grant. Declines the hold on an error,
-    /// because its command never begins.
+    /// Draws a fencing token, unless the hold already has a token from its grant. If this fails,
+    /// declines the hold, because the command will not run.
     pub(in crate::cmd) async fn with_token(self) -> Result<Self> {
         let drawn = match &self {
             Self::Lock(guard) => guard.fencing_token().await,
@@ -62,7 +62,7 @@ impl Holding {
         }
     }
 
-    /// Returns the fields of a `held` event after a wait of this length.
+    /// Returns the fields of the event `held`, after a wait of this length.
     pub(in crate::cmd) fn told(&self, waited: Duration) -> Vec<(&'static str, serde_json::Value)> {
         let mut told = vec![
             ("id", self.id().into()),
@@ -144,7 +144,8 @@ impl Holding {
         }
     }
 
-    /// Resolves with the time since the last progress when the work under the hold has stalled.
+    /// Waits until the work under the hold has stalled. Resolves with the time since the last
+    /// progress.
     pub(in crate::cmd) fn stalled(&self) -> Pin<Box<dyn Future<Output = Duration> + Send>> {
         match self {
             Self::Lock(guard) => Box::pin(guard.stalled()),
@@ -162,7 +163,8 @@ impl Holding {
         }
     }
 
-    /// Releases the hold, or leaves it to the server for `keep_for`. A turn notes the exit code.
+    /// Releases the hold, or leaves it to the server for the time `keep_for`. The end of a turn
+    /// records the exit code.
     pub(in crate::cmd) async fn end(self, keep_for: Option<Duration>, code: u8) -> Result<()> {
         match (self, keep_for) {
             (Self::Lock(guard), Some(span)) => guard.keep_for(span).await,
@@ -174,7 +176,7 @@ impl Holding {
         }
     }
 
-    /// Releases the hold of a command that never began: another client can have it at once.
+    /// Releases the hold of a command that never began. Another client can get the lock at once.
     pub(in crate::cmd) async fn decline(self) -> Result<()> {
         match self {
             Self::Turn(turn, _) => turn.decline().await,
@@ -194,7 +196,8 @@ impl Holding {
     }
 }
 
-/// The variables that a command may have from an outer leasehold, and that tell of another hold.
+/// The environment variables that a command may have inherited from an outer leasehold. They
+/// describe another hold.
 pub(in crate::cmd) const VARIABLES: [&str; 4] = [
     "LEASEHOLD_TOKEN",
     "LEASEHOLD_SLOT",

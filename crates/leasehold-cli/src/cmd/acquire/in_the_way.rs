@@ -8,7 +8,7 @@ use crate::cmd::show::text::who;
 use crate::duration;
 use crate::output::Shown;
 
-/// A hold that was left to the server for a time, in words.
+/// The words for a hold that its holder has left to the server for a time.
 pub(in crate::cmd) const KEPT: &str = "kept without renewal (--min-hold, keep_for)";
 
 /// The holder that blocks an acquire.

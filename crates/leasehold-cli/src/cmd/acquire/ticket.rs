@@ -17,7 +17,7 @@ use crate::output::Shown;
 use crate::signals::Signals;
 
 impl Waiting<'_> {
-    /// Takes the place of a ticket's hold.
+    /// Resumes the hold of a ticket, unless a signal arrives before.
     pub(in crate::cmd) async fn until_resumed(
         self,
         ticket: &str,
@@ -52,7 +52,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Takes the place of the hold, and draws a token if one is wanted. The future borrows nothing.
+    /// Resumes the hold, and draws a token if one is wanted. The future borrows nothing.
     fn resume(
         &self,
         client: &Client,
@@ -87,7 +87,7 @@ impl Waiting<'_> {
     }
 }
 
-/// Takes the place of the hold of a lock with one name.
+/// Resumes the hold of a lock with one name.
 async fn taken<K: OneKey>(
     lock: Lock<K>,
     by: Acknowledgement,
@@ -105,9 +105,9 @@ async fn taken<K: OneKey>(
 /// Returns the failure of a ticket whose hold no longer exists.
 pub(in crate::cmd) fn invalid(ticket: &Ticket, error: &Error, so: &str) -> Failure {
     let reason = match error.loss() {
-        Some(LossReason::Expired) | None => "its time is over, or it was released".to_owned(),
+        Some(LossReason::Expired) | None => "its lease has expired, or it was released".to_owned(),
         Some(LossReason::Taken { by }) => {
-            format!("it was used already, and {} is the next holder", Shown(by))
+            format!("it has already been used, and {} is the next holder", Shown(by))
         }
         Some(reason) => reason.to_string(),
     };

@@ -1,4 +1,4 @@
-//! The turn that `--slot` and `--once` ask for.
+//! The turn that `--slot` and `--once` request: the right to run the command for a slot or an id.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ use crate::output::{self, Event, Shown, note};
 use crate::signals::Signals;
 
 impl Waiting<'_> {
-    /// Asks for the turn, and waits for it as long as `--wait` allows.
+    /// Requests the turn, and waits for it as long as `--wait` allows.
     pub(in crate::cmd) async fn until_begun(
         self,
         args: &Args,
@@ -128,7 +128,8 @@ impl Waiting<'_> {
             Ok(left) => (left, "before"),
             Err(past) => (past.duration(), "after"),
         };
-        // Two hosts that start the job halfway between two slots may each get one of them.
+        // If two hosts start the job halfway between two slots, each host may get one of the two
+        // slots.
         if distance > period / 4 && !args.again {
             let distance = duration::shown(Duration::from_secs(distance.as_secs()));
             note(format_args!(
@@ -160,15 +161,15 @@ impl Waiting<'_> {
                 told(info)
             ));
         } else if !is_asked_for {
-            // Cron mails each line.
+            // Print nothing, because cron mails each line.
         } else if matches!(event, Event::DoneAlready) && info.state == TurnState::Running {
             note(format_args!(
-                "`{name}`: the slot is over, and the next one {}",
+                "`{name}`: the slot has ended, and the job of the next slot {}",
                 told(info)
             ));
         } else if info.began.is_none() && matches!(event, Event::RunningElsewhere) {
             let InTheWay { text, .. } = lock.in_the_way().await.unwrap_or_default();
-            note(format_args!("`{name}` is {text}, and this is no turn"));
+            note(format_args!("`{name}` is {text}, which has no turn"));
         } else {
             note(format_args!("`{name}` {}", told(info)));
         }
@@ -182,7 +183,7 @@ fn label() -> Option<String> {
         .filter(|label| !label.is_empty())
 }
 
-/// Asks for the turn once. During an outage, asks again for this long.
+/// Requests the turn once. During an outage, repeats the request for the time `patience`.
 async fn try_begin(turns: &Turns, patience: Duration) -> leasehold::Result<Begin> {
     let limit = Instant::now() + patience;
     loop {
@@ -200,7 +201,7 @@ async fn drawn(turn: Turn) -> Result<Begin, Failure> {
     match turn.fencing_token().await {
         Ok(_) => Ok(Begin::Run(turn)),
         Err(error) => {
-            // If this fails, the turn is open when its lease is over.
+            // If this fails, the turn is open again when the lease has expired.
             let _ = turn.decline().await;
             Err(error.into())
         }
@@ -223,7 +224,8 @@ fn offset_of(time: SystemTime, period: Duration) -> String {
     )
 }
 
-/// Returns the failure of a turn whose name has other slots as such.
+/// Returns the failure of a request for a turn. If the name has other slots, the failure says
+/// which.
 async fn refused(client: &Client, name: &str, args: &Args, error: Error) -> Failure {
     let is_other_kind = error.kind() == ErrorKind::WrongKind;
     let last = match is_other_kind {
@@ -272,7 +274,7 @@ fn slots_missed(missed: u64) -> String {
     }
 }
 
-/// Describes the last turn, for people.
+/// Describes the last turn in words.
 pub(in crate::cmd) fn told(info: &TurnInfo) -> String {
     let by = Shown(&info.by);
     let ago = |time: Option<SystemTime>| {
@@ -288,7 +290,7 @@ pub(in crate::cmd) fn told(info: &TurnInfo) -> String {
     let what = match info.state {
         TurnState::Running => format!("runs on {by}"),
         TurnState::Done => format!("was done by {by} {} ago{code}", ago(info.ended)),
-        // The command has ended well, but the server had the lock no longer.
+        // The command has succeeded, but by then the server no longer had the lock.
         TurnState::Failed if info.exit_code == Some(0) => {
             format!(
                 "lost its lock on {by} {} ago, and its command ended with exit code 0",
@@ -297,7 +299,7 @@ pub(in crate::cmd) fn told(info: &TurnInfo) -> String {
         }
         TurnState::Failed => format!("failed on {by} {} ago{code}", ago(info.ended)),
         TurnState::Died => format!("was begun by {by} {} ago and never ended", ago(info.began)),
-        _ => format!("was given to {by}, which did not begin"),
+        _ => format!("was granted to {by}, which did not begin"),
     };
     let which = match (&info.id, info.slot) {
         (Some(id), _) => format!(" (id {})", Shown(id)),

@@ -40,7 +40,7 @@ pub(in crate::cmd) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// Creates a wait. Its time starts now, and includes connecting.
+    /// Creates a wait. The time of `--wait` starts now, so it includes the time to connect.
     pub(in crate::cmd) fn new(args: &'a Args, name: &'a str, servers: &'a [Server]) -> Self {
         let begun = Instant::now();
         let limit = match args.wait {
@@ -64,7 +64,7 @@ impl<'a> Waiting<'a> {
         self
     }
 
-    /// Returns what the flags ask for.
+    /// Returns the lock or permit that the flags ask for.
     pub(super) fn wanted(&self, clients: &[Client]) -> leasehold::Result<Wanted> {
         Wanted::new(clients, self.args, self.name, self.limits)
     }
@@ -153,7 +153,7 @@ impl<'a> Waiting<'a> {
                 result = acquire.result() => return result,
                 () = tokio::time::sleep(output::silent_for()) => {}
             }
-            // A missing reply about the holder must not delay the acquire.
+            // A slow or missing reply about the holder must not delay the acquire.
             tokio::select! {
                 biased;
                 result = acquire.result() => return result,
@@ -200,7 +200,7 @@ impl<'a> Waiting<'a> {
                 "; leave out --no-wait to wait for it",
             ),
         };
-        // A longer wait for itself would not help either.
+        // If leasehold waits for itself, waiting longer would not help either.
         let advice = if self.is_nested() { "" } else { advice };
         note(format_args!("`{name}` {within}: {text}{of_itself}{advice}"));
     }
@@ -223,7 +223,7 @@ impl<'a> Waiting<'a> {
 
 /// Work on the runtime's threads, aborted on drop. The runtime's threads block the terminal's stop
 /// signal, and so do the threads that they start to resolve host names. The main thread does not
-/// block it while it waits.
+/// block this signal while it waits.
 pub(super) struct Aborted<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Aborted<T> {

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::output::{Shown, note};
 use crate::usage::command_line;
 
-/// The default longest lease of a majority. A restarted server has no vote for this time.
+/// The default longest lease of a `RedLock`. A restarted server has no vote for this time.
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
 /// The pause between two tries while no server answers.
@@ -39,20 +39,21 @@ pub(super) enum Limit {
 pub(in crate::cmd) struct HoldLimits {
     /// The minimum time for which the lock stays locked.
     pub(in crate::cmd) min_hold: Option<Duration>,
-    /// The time in which progress must be reported, or the hold is not renewed any more.
+    /// The time within which the work must report progress. Otherwise the hold is no longer
+    /// renewed.
     pub(in crate::cmd) progress_within: Option<Duration>,
 }
 
 /// The lock or permit that the flags ask for.
 #[derive(Clone)]
 pub(super) enum Wanted {
-    /// A lock, and the single locks that it consists of: the client and the name of each.
+    /// A lock, and the client and the name of each single lock that it consists of.
     Lock(AnyLock, Vec<(Client, String)>),
     Permit(Limited),
 }
 
 impl Wanted {
-    /// Creates a lock, several locks, a permit, or a lock on a majority of the clients' servers.
+    /// Creates a lock, several locks, a permit, or a `RedLock` on the clients' servers.
     pub(super) fn new(
         clients: &[Client],
         args: &Args,
@@ -72,7 +73,7 @@ impl Wanted {
         let locks =
             parts.map(|(client, name)| settings.on(lock(client, args, name, limits.min_hold)));
         let lock = settings.as_one(args, locks.collect())?;
-        // A setting of the whole: each report counts for all of its parts.
+        // This is set on the combined lock, so that each report counts for all of its parts.
         let lock = match limits.progress_within {
             Some(within) => lock.progress_within(within),
             None => lock,
@@ -175,10 +176,11 @@ impl Settings {
         }
     }
 
-    /// Combines locks into one lock: the only one, a majority, or all of them.
+    /// Combines locks into one: the only lock itself, a `RedLock`, or a lock that holds all of
+    /// them.
     fn as_one(&self, args: &Args, locks: Vec<AnyLock>) -> Result<AnyLock> {
         if !args.redlock.is_empty() {
-            // Other clients that share the lock expect the default, or learn of a longer lease.
+            // Other clients that use this lock expect the default. They learn of a longer lease.
             let longest = args.lease.max(LONGEST_LEASE);
             return Ok(self.on(RedLock::new(locks)?.longest_lease(longest)));
         }
@@ -208,8 +210,8 @@ impl Settings {
     }
 }
 
-/// A limit on the commands that run at a time. Each command has a permit. If the command's
-/// leasehold dies, the permit is free again after its lease.
+/// A limit on the number of commands that run at a time. Each command has a permit. If the
+/// command's leasehold dies, the permit is free again after its lease.
 #[derive(Clone)]
 pub(super) struct Limited {
     client: Client,
@@ -246,8 +248,8 @@ impl Limited {
         })
     }
 
-    /// Agrees with all other clients on the limit. Tries for as long as an acquire would, because
-    /// the library gives up a single request after a few seconds.
+    /// Agrees with all other clients on the limit. Repeats the request for as long as an acquire
+    /// would, because the library gives up a single request after a few seconds.
     async fn agree(&self, limit: Limit) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut over = begun + self.outage_timeout;
@@ -268,8 +270,9 @@ impl Limited {
         Err(self.unanswered(begun.elapsed(), last))
     }
 
-    /// Compares the limit with the server's limit, and sets it if there is none. The step that sets
-    /// a limit never changes an existing one, so only one of two concurrent first runs sets it.
+    /// Compares the limit with the limit on the server, or sets it there if there is none. The step
+    /// that sets a limit never changes an existing limit. So if two first runs try at the same
+    /// time, only one of them sets it.
     async fn agree_once(&self) -> Result<Result<(), Failure>> {
         let (name, most) = (self.permits.name(), self.most);
         loop {

@@ -41,7 +41,7 @@ pub(super) struct News {
 
 pub(super) enum What {
     Said(Event),
-    /// The worker has ended and sends nothing more.
+    /// The worker has ended, so it sends no more news.
     Ended(End),
 }
 
@@ -53,7 +53,7 @@ pub(super) enum End {
     Broken(String),
 }
 
-/// The channels of a worker's task: it sends its news, and learns of the start.
+/// The channels of a worker's task: one sends its news, the other tells it when to start.
 struct Line {
     worker: usize,
     news: mpsc::UnboundedSender<News>,
@@ -76,8 +76,8 @@ impl Line {
 }
 
 impl Crew {
-    /// Creates workers in this process, on an embedded keyspace. Each worker has its own client, as
-    /// if it were a separate process.
+    /// Creates workers in this process, with an embedded server. Each worker has a client of its
+    /// own, as if it were a separate process.
     pub(super) fn of_tasks(plan: &Plan, stock: &Stock) -> Result<Self, Failure> {
         let keyspace = Embedded::new();
         let builder = Client::builder().lease(LEASE);
@@ -153,7 +153,7 @@ impl Crew {
         self.members.iter().enumerate().map(label).collect()
     }
 
-    /// Waits for the next news. Dropping the future loses nothing.
+    /// Waits for the next news. If the future is dropped, no news is lost.
     pub(super) async fn news(&mut self) -> News {
         match self.news.recv().await {
             Some(news) => news,
@@ -167,7 +167,7 @@ impl Crew {
         self.start.send_replace(true);
     }
 
-    /// Kills a worker, without a chance to clean up.
+    /// Kills a worker, which has no chance to clean up.
     pub(super) fn kill(&mut self, worker: usize) {
         if let Some(kill) = self.members[worker].kill.take() {
             // This fails if the worker has already ended.
@@ -269,7 +269,7 @@ async fn follow(mut child: Child, mut line: Line, mut killed: oneshot::Receiver<
             }
         }
     }
-    // Its stdout is closed, so no event follows.
+    // The process has closed its stdout, so no event follows.
     let end = match child.wait().await {
         Ok(status) if status.signal().is_some() => End::Killed,
         Ok(status) if status.success() => End::Finished,

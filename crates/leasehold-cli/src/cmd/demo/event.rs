@@ -10,13 +10,13 @@ use crate::exit_code::Exit;
 pub(crate) enum Event {
     /// The worker is set up and waits for the start.
     Ready,
-    /// The worker asks for the lock.
+    /// The worker requests the lock.
     Asked { at: u64 },
     /// The worker holds the lock, at least until `valid_until`.
     Acquired { at: u64, valid_until: u64 },
     /// The worker's hold was renewed.
     Renewed { valid_until: u64 },
-    /// The worker waits in the middle of a sale to be killed.
+    /// The worker has stopped in the middle of a sale, and waits to be killed.
     Lingering { at: u64 },
     /// The worker has written its sale number `serial` into the stock.
     Sold { serial: u64 },

@@ -42,8 +42,8 @@ pub(super) fn locale_is_utf8() -> bool {
         })
 }
 
-/// Draws the picture. Each column is a moment, because in a span of time several workers could have
-/// held the lock one after the other.
+/// Draws the picture. Each column is a moment and not a span of time, in which several workers
+/// could have held the lock one after the other.
 pub(super) fn draw(story: &Story, marks: &Marks, with_lock: bool) -> String {
     let (start, end) = story.bounds();
     let labels = story.rows().iter().map(|row| row.label.len());

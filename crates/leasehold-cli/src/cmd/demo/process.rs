@@ -11,8 +11,8 @@ use crate::input;
 use crate::output;
 use crate::server::Server;
 
-/// Reports that it is ready, waits for a line on stdin, and sells. Events are written to stdout.
-/// A failure is an event too, which the parent prints.
+/// Reports that the worker is ready, waits for a line on stdin, and sells. Events are written to
+/// stdout. A failure is also an event, which the parent prints.
 pub(crate) async fn main(args: DemoWorker, server: &Server) -> Result<Exit, Failure> {
     match work(args, server).await {
         Ok(()) => Ok(Exit::Success),
@@ -56,8 +56,8 @@ async fn work(args: DemoWorker, server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes an event to the parent. An error ends the worker: without a parent, nothing would read
-/// its sales.
+/// Writes an event to the parent. An error ends the worker: without a parent, no process would read
+/// the reports of its sales.
 fn report(event: Event) -> Result<(), Failure> {
     output::line(&event).map_err(|error| Failure::io("nobody listens", error))
 }

@@ -1,8 +1,8 @@
 //! The stock for sale: a file that the lock protects, but that has no other connection to the lock.
 //!
-//! The file contains the number of items left, and a line for each sale. It is replaced as a whole,
-//! so that a worker killed at any point has made its sale or has not. Access is blocking: a few
-//! hundred bytes in a temporary folder.
+//! The file contains the number of items left, and a line for each sale. A worker replaces the
+//! whole file, so a worker that is killed has written either the complete sale or nothing of it.
+//! Access to the file is blocking, because it has only a few hundred bytes, in a temporary folder.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! The history of a demo, put together from the events: the waits, holds and sales of each worker.
+//! The history of a demo, made from the events: the waits, holds and sales of each worker.
 
 use super::event::Event;
 
@@ -99,8 +99,9 @@ impl Story {
         }
     }
 
-    /// Records the end of a worker, noticed at `at`. Its current hold ends at that time, or at its
-    /// deadline if that is earlier, because the worker may have believed in it until then.
+    /// Records the end of a worker, noticed at `at`. The worker's current hold ends at that time,
+    /// or at the deadline of the hold if that is earlier: until then, the worker may have acted as
+    /// the holder.
     pub(super) fn ended(&mut self, worker: usize, killed: bool, at: u64) {
         let row = &mut self.rows[worker];
         if let Now::Waiting { asked } = row.now {

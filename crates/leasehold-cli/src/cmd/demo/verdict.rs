@@ -125,8 +125,7 @@ fn wrong_with(plan: &Plan, shelf: &Shelf, story: &Story) -> Vec<String> {
                 "WRONG: {missing} sales of worker {number} are not in the ledger"
             ));
         }
-        // A worker killed between writing a sale and reporting it has not reported its
-        // last sale.
+        // If a worker was killed after it had written a sale, it may not have reported this sale.
         let reported = row.sold + u64::from(row.killed_at.is_some());
         let unreported = entries
             .keys()

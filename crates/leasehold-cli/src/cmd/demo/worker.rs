@@ -22,12 +22,11 @@ pub(super) struct Worker {
     pub(super) stock: Stock,
     pub(super) lock: Option<Lock>,
     pub(super) pause: Duration,
-    /// Number of items left when a worker waits to be killed.
+    /// Number of items that are left when a worker stops and waits to be killed.
     pub(super) victim_at: Option<u64>,
-    /// The most items that the worker sells.
+    /// Maximum number of items that the worker sells.
     pub(super) limit: u64,
-    /// The kill of a worker that is a task. When it resolves, the worker must stop without cleaning
-    /// up.
+    /// Kills a worker that is a task: when this resolves, the worker must stop without cleaning up.
     pub(super) killed: Option<oneshot::Receiver<()>>,
 }
 
@@ -86,8 +85,8 @@ impl Worker {
         }
     }
 
-    /// Returns the time until the next customer. Without this pause, the worker that releases would
-    /// be the first to ask again, and the picture would show one worker after the other.
+    /// Returns the time until the next customer. Without this pause, the worker that releases the
+    /// lock would be the first to request it again, and each worker would sell many items in a row.
     fn rest(&self) -> Duration {
         self.pause.mul_f64(0.5 + fastrand::f64())
     }
@@ -115,8 +114,8 @@ impl Worker {
                 () = sleep_until(next) => {}
             }
             let valid_until = hold.valid_until();
-            // The deadline is computed from two clocks, read one after the other. A slightly
-            // later deadline does not mean a renewal.
+            // The deadline is computed from two clocks that are read one after the other. So a
+            // slightly later deadline does not mean that the hold was renewed.
             if valid_until > told.saturating_add(1_000_000) {
                 told = valid_until;
                 report(Event::Renewed { valid_until })?;
@@ -128,7 +127,7 @@ impl Worker {
 
 async fn killed(killed: &mut Option<oneshot::Receiver<()>>) {
     match killed {
-        // A dropped sender does not kill.
+        // A dropped sender does not kill the worker.
         Some(receiver) => match receiver.await {
             Ok(()) => {}
             Err(_) => {
@@ -157,7 +156,7 @@ impl Hold {
         hold
     }
 
-    /// Returns the deadline of the hold, on the clock of the events. After a loss, this is the
+    /// Returns the deadline of the hold, on the clock that events use. After a loss, this is the
     /// deadline at the last reading.
     fn valid_until(&mut self) -> u64 {
         self.valid_until = match &self.guard {
@@ -168,8 +167,8 @@ impl Hold {
                     .valid_until()
                     .saturating_duration_since(Instant::now());
                 let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-                // This is checked after the reading, because a deadline in the past reads as the
-                // present.
+                // Check this after reading the deadline: for a deadline in the past, the reading
+                // returns the present time.
                 if guard.is_held() {
                     now.saturating_add(left)
                 } else {
@@ -195,7 +194,7 @@ impl Hold {
         }
     }
 
-    /// Abandons the hold like a killed process: neither releases nor renews it.
+    /// Abandons the hold as a killed process would: neither releases nor renews it.
     fn leave_behind(self) {
         if let Some(guard) = self.guard {
             guard.forget();

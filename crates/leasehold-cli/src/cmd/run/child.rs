@@ -25,17 +25,17 @@ pub(super) enum News {
 
 /// The command's process group. The command is its leader.
 ///
-/// The leader is reaped last, with [`Group::reap`]. Until then no other process can get its number,
-/// so a signal to the group never reaches a stranger.
+/// The leader is reaped last, with [`Group::reap`]. Until then, no other process can get its
+/// number, so a signal to the group never reaches other processes.
 pub(super) struct Group {
     leader: Pid,
 }
 
 impl Group {
-    /// Starts the process that becomes the command with [`Group::begin`], unless `deadline_ms` of
-    /// [`since_boot`](super::deadman::since_boot) has passed by then. It writes to `streams`, or to our
-    /// own. The calling thread must not
-    /// end before the command does: the command dies with its thread.
+    /// Starts a process that executes the command when [`Group::begin`] is called. If
+    /// [`since_boot`](super::deadman::since_boot) has reached `deadline_ms` by then, the process
+    /// does not execute the command. The process writes to `streams`, or to our own output. The
+    /// calling thread must outlive the command, because the command dies with this thread.
     pub(super) fn spawn(
         name: &str,
         variables: &[(&str, String)],
@@ -54,8 +54,8 @@ impl Group {
         let child = launcher.process_group(0).spawn().map_err(not_started)?;
         let leader = i32::try_from(child.id())
             .map_err(|_| Failure::new(Exit::Failed, "the command's process id is not a number"))?;
-        // `child` is dropped: this type waits itself, because the standard library does not report
-        // that a process has stopped.
+        // `child` is dropped here. `Group` waits for the process itself, because the standard
+        // library does not report that a process has stopped.
         let group = Self {
             leader: Pid::from_raw(leader),
         };
@@ -69,7 +69,7 @@ impl Group {
             .look(WaitIdOptions::empty())?
             .is_some_and(|status| status.stopped())
         {
-            // Otherwise this stop would be reported as the command's.
+            // Otherwise this stop would be reported as a stop of the command.
             self.take_stop();
         }
         Ok(())
@@ -80,13 +80,13 @@ impl Group {
         self.signal(Signal::SIGCONT);
     }
 
-    /// The number of the group.
+    /// Returns the number of the group.
     pub(super) fn id(&self) -> Pid {
         self.leader
     }
 
-    /// Returns the news, without waiting for any. The end of the command is reported again each
-    /// time.
+    /// Returns the news, if there is any, and does not wait. After the command has ended, each call
+    /// reports this again.
     pub(super) fn news(&self) -> Result<Option<News>, Failure> {
         let Some(status) = self.look(WaitIdOptions::NOHANG)? else {
             return Ok(None);
@@ -104,7 +104,7 @@ impl Group {
         Ok(exit.map(News::Ended))
     }
 
-    /// Checks for an end or a stop of the leader, which a later check finds again.
+    /// Checks whether the leader has ended or stopped. A later check finds the same again.
     fn look(&self, how: WaitIdOptions) -> Result<Option<WaitIdStatus>, Failure> {
         let either = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         loop {
@@ -127,7 +127,8 @@ impl Group {
         leader.map_or(Ok(None), |leader| waitid(WaitId::Pid(leader), options))
     }
 
-    /// Returns whether the command ended before its program ran, where the system shows it.
+    /// Returns whether the command ended before its program ran. Returns `false` on systems that do
+    /// not show this.
     pub(super) fn never_began(&self) -> bool {
         Process::look_at(self.leader)
             .is_some_and(|leader| leader.name.as_bytes() == LAUNCHER.to_bytes())
@@ -135,8 +136,8 @@ impl Group {
 
     /// Sends `signal` to each process of the group.
     pub(super) fn signal(&self, signal: Signal) {
-        // This fails if no process is left, or if the command now runs as another user. Nothing can
-        // be done about either.
+        // This fails if no process is left, or if the command now runs as another user. In both
+        // cases, nothing can be done.
         let _ = killpg(self.leader, signal);
     }
 
@@ -160,14 +161,15 @@ impl Group {
     /// Returns whether all processes of the group have ended.
     pub(super) fn is_gone(&self) -> bool {
         let is_alive = is_alive(self.leader).unwrap_or_else(|| {
-            // Without a list of processes, an ended leader would count as a process that exists.
+            // If the system has no list of processes, an ended leader counts as existing until it
+            // is reaped.
             self.reap();
             killpg(self.leader, None) != Err(Errno::ESRCH)
         });
         !is_alive
     }
 
-    /// Reaps the leader if it has ended. From now on, another process may get its number.
+    /// Reaps the leader if it has ended. After that, another process may get its number.
     pub(super) fn reap(&self) {
         reap(self.leader);
     }
@@ -181,8 +183,8 @@ fn reap(id: Pid) {
     );
 }
 
-/// Returns whether orphans become children of this process: it is the first process of a container,
-/// or has asked for them.
+/// Returns whether orphans become children of this process. This is so if it is the first process
+/// of a container, or if it has asked the system for this.
 pub(super) fn inherits_orphans() -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let is_subreaper = matches!(rustix::process::child_subreaper(), Ok(Some(_)));

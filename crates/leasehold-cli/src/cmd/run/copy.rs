@@ -1,8 +1,9 @@
 //! The output of a command that `leasehold` copies, because each output is progress.
 //!
-//! The command writes to a pipe, and a thread copies to our stdout or stderr what arrives. The
-//! command should notice no more than with `command | cat`: its bytes arrive in order, unchanged and
-//! at once, a slow reader holds it up, and a reader that has left ends it with SIGPIPE.
+//! The command writes to a pipe, and a thread copies the output from the pipe to our stdout or
+//! stderr. For the command, this is the same as with `command | cat`: its bytes arrive in order,
+//! unchanged and at once, a slow reader makes it wait, and when the reader has closed the stream,
+//! SIGPIPE ends it.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _, pipe};
@@ -20,7 +21,7 @@ use crate::failure::Failure;
 use crate::output::tell;
 use crate::signals;
 
-/// Number of bytes that are copied at a time: as many as a pipe holds on Linux.
+/// Number of bytes that are copied at a time: the capacity of a pipe on Linux.
 const PART: usize = 1 << 16;
 
 /// The ends to which the command writes: its stdout and its stderr.
@@ -36,13 +37,13 @@ pub(super) struct Copies {
     rest: Rest,
 }
 
-/// The output that is still to be written after the end of the command.
+/// The output that has yet to be written after the command has ended.
 pub(in crate::cmd) struct Rest(mpsc::Receiver<()>);
 
 impl Rest {
-    /// Waits until all output is written.
+    /// Waits until all output has been written.
     pub(in crate::cmd) async fn written(mut self) {
-        // Nothing is sent. The last thread that ends closes the channel.
+        // Nothing is sent on this channel. It closes when the last thread ends.
         let _ = self.0.recv().await;
     }
 }
@@ -80,7 +81,7 @@ impl Copies {
         };
         let stdout = copy(io::stdout().as_fd())?;
         let stderr = match is_same_file()? {
-            // With two pipes, the order of the two streams would be lost.
+            // With two pipes, the order between the two streams would be lost.
             true => stdout.try_clone()?,
             false => copy(io::stderr().as_fd())?,
         };
@@ -91,8 +92,8 @@ impl Copies {
         Ok((copies, Streams { stdout, stderr }))
     }
 
-    /// Stops to copy after the output that is in the pipes now: processes that the command has left
-    /// behind may keep them open.
+    /// Copies the output that is in the pipes at this moment, and then stops copying, because
+    /// processes that the command has left running may keep the pipes open.
     pub(super) fn finish(self) -> Rest {
         drop(self.stop);
         self.rest
@@ -114,13 +115,13 @@ fn is_pipe(stream: BorrowedFd<'_>) -> io::Result<bool> {
 struct Copy {
     from: PipeReader,
     to: File,
-    /// Whether `to` is a pipe or a socket, whose reader may leave.
+    /// Whether `to` is a pipe or a socket, whose reader may close it.
     has_reader: bool,
     stopped: Arc<PipeReader>,
     progress: Progress,
 }
 
-/// A reason to continue after a wait.
+/// The event that ended a wait.
 enum News {
     Output,
     Stopped,
@@ -156,7 +157,7 @@ impl Copy {
         let mut files = [
             PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.from.as_fd(), PollFlags::POLLIN),
-            // Asks for errors only, which are always reported.
+            // Listen for errors only. The system always reports errors.
             PollFd::new(self.to.as_fd(), PollFlags::empty()),
         ];
         let watched = if self.has_reader { 3 } else { 2 };
@@ -172,7 +173,8 @@ impl Copy {
         })
     }
 
-    /// Copies output that is there. Returns the number of bytes; 0 at its end.
+    /// Copies the output that is in the pipe. Returns the number of bytes, or 0 at the end of the
+    /// output.
     fn copy_part(&mut self, part: &mut [u8]) -> io::Result<usize> {
         let read = loop {
             match self.from.read(part) {
@@ -187,7 +189,7 @@ impl Copy {
         Ok(read)
     }
 
-    /// Copies what the pipe contains now.
+    /// Copies the output that is in the pipe at this moment.
     fn copy_rest(&mut self, part: &mut [u8]) -> io::Result<()> {
         let mut left = usize::try_from(ioctl_fionread(&self.from)?).unwrap_or(usize::MAX);
         while left > 0 {
@@ -206,7 +208,7 @@ impl Copy {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => part = &part[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Another process that shares the stream does not want to block.
+                // Another process that shares the stream has made it non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     wait_for(&mut [PollFd::new(self.to.as_fd(), PollFlags::POLLOUT)])?;
                 }

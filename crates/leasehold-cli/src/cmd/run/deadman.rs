@@ -1,13 +1,14 @@
 //! The dead-man's switch: a second process that kills the command at its deadline, or when
 //! `leasehold` has ended.
 //!
-//! A `leasehold` that was killed, stopped or starved can't end its command, so the switch does. It
-//! kills the command's group at the latest deadline that `leasehold` has sent, and at once when
-//! `leasehold` no longer exists. Some time before the deadline it sends TERM. `leasehold` sends a
-//! later deadline after each renewal, and one without a TERM when it ends the command itself.
+//! A `leasehold` that was killed or stopped, or that gets no processor time, can't end its command,
+//! so the switch ends it. The switch kills the command's group at the latest deadline that
+//! `leasehold` has sent, and at once when `leasehold` no longer exists. Some time before the
+//! deadline, the switch sends TERM. After each renewal, `leasehold` sends a later deadline. When
+//! `leasehold` ends the command itself, it sends a deadline for which the switch sends no TERM.
 //!
-//! The switch learns the group before the command begins (see [`launch`](super::launch)), so a
-//! command never runs without it.
+//! The switch learns the group before the command begins (see [`launch`](super::launch)), so the
+//! command never runs without the switch.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -27,21 +28,22 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::tell;
 
-/// The side of `leasehold`, which sends the group and the deadline.
+/// The side of the switch in `leasehold` itself, which sends the group and the deadline.
 pub(super) struct Deadman {
     /// The name of the lock.
     name: String,
     process: Child,
     line: UnixStream,
     group: Option<Pid>,
-    /// The latest deadline that was sent, in milliseconds of [`since_boot`].
+    /// The latest deadline that was sent, in milliseconds on the clock of [`since_boot`].
     deadline_ms: u64,
     /// The time at which the switch sends TERM, if it does, on the same clock.
     ask_ms: Option<u64>,
 }
 
 impl Deadman {
-    /// Starts the process, for a command under this lock. It has no group to kill yet.
+    /// Starts the switch's process, for a command under this lock. The switch does not know a group
+    /// yet.
     pub(super) fn start(name: &str) -> Result<Self, Failure> {
         let (process, line) = spawn(name)?;
         Ok(Self {
@@ -54,20 +56,20 @@ impl Deadman {
         })
     }
 
-    /// Sends the command's group: the switch kills it when this process ends.
+    /// Sends the command's group to the switch, which kills the group when this process ends.
     pub(super) fn guard(&mut self, group: Pid) {
         self.group = Some(group);
         self.order(&format!("group {group}"));
     }
 
     /// Sends a deadline. The switch kills the group at that time, unless another deadline arrives
-    /// before.
+    /// earlier.
     pub(super) fn kill_at(&mut self, deadline: Instant) {
         self.end_at(deadline, None);
     }
 
-    /// Sends a deadline like [`kill_at`](Self::kill_at), and how long before it the group gets
-    /// TERM.
+    /// Sends a deadline like [`kill_at`](Self::kill_at), and the time before this deadline at which
+    /// the group gets TERM.
     pub(super) fn end_at(&mut self, deadline: Instant, ask_before: Option<Duration>) {
         if self.has_struck() {
             return; // Too late: the command has been killed.
@@ -93,8 +95,8 @@ impl Deadman {
         self.order(&format!("until {}{ask}", self.deadline_ms));
     }
 
-    /// Returns the time at which the command is killed, in milliseconds of [`since_boot`], if it
-    /// has a deadline.
+    /// Returns the time at which the command is killed, in milliseconds on the clock of
+    /// [`since_boot`], if the command has a deadline.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         (self.deadline_ms < u64::MAX).then_some(self.deadline_ms)
     }
@@ -127,8 +129,8 @@ impl Deadman {
         Ok(())
     }
 
-    /// Ends the switch without killing the command. Dropping the switch kills the command: an error
-    /// must not leave the command running alone.
+    /// Ends the switch without killing the command. In contrast, dropping the switch kills the
+    /// command: after an error, the command must not continue without `leasehold`.
     pub(super) fn dismiss(mut self) {
         // The signal is KILL, because a stopped process would ignore other signals. Both calls fail
         // only if the process has already ended.
@@ -137,8 +139,9 @@ impl Deadman {
     }
 
     fn order(&mut self, order: &str) {
-        // This fails if the process has ended, or if it is stopped and the socket is full: if it
-        // were resumed, it would kill by an old deadline. `look_after` starts another process.
+        // This fails if the process has ended, or if it is stopped and the socket is full. When
+        // such a process is resumed, it would kill the command at an old deadline. So `look_after`
+        // starts another process.
         if self
             .line
             .write_all(format!("{order}\n").as_bytes())
@@ -155,9 +158,9 @@ fn spawn(name: &str) -> Result<(Child, UnixStream), Failure> {
         line.set_nonblocking(true)?;
         let process = ourselves("run-deadman", name)
             .stdin(OwnedFd::from(other_end))
-            // The reader of the command's output waits for the last writer.
+            // The reader of the command's output waits until no process can write to it.
             .stdout(Stdio::null())
-            // Signals for the group of `leasehold`, kills included, must not reach it.
+            // Signals for the group of `leasehold`, including KILL, must not reach the switch.
             .process_group(0)
             .spawn()?;
         Ok((process, line))
@@ -165,11 +168,11 @@ fn spawn(name: &str) -> Result<(Child, UnixStream), Failure> {
     start().map_err(not_started)
 }
 
-/// `leasehold run-deadman`: the side of the switch.
+/// Runs `leasehold run-deadman`, the process of the switch.
 pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
     take_name(c"run-deadman");
     tell_as_parent(args.json);
-    // Only KILL ends it before its time.
+    // From now on, only KILL can end the switch early.
     let _ = SigSet::all().thread_block();
     let cant_listen = |error| Failure::io("can't listen to leasehold", error);
     let line = io::stdin().as_fd().try_clone_to_owned();
@@ -189,7 +192,7 @@ pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
 /// The group to end.
 struct Target {
     group: Pid,
-    /// The time at which its leader began, where the system shows it.
+    /// The time at which the leader of the group began, on systems that show it.
     began: Option<u64>,
 }
 
@@ -199,8 +202,8 @@ impl Target {
         Self { group, began }
     }
 
-    /// Sends the signal to the group. Returns `false` if the group no longer exists: `leasehold`
-    /// was killed, the command has ended, and another process has got its number.
+    /// Sends the signal to the group. Returns `false` if the group no longer exists. If `leasehold`
+    /// was killed and the command has ended, another process may have got the number of the group.
     fn signal(&self, signal: Signal) -> bool {
         let leader = Process::look_at(self.group).map(|leader| leader.began);
         let is_stranger = leader
@@ -211,7 +214,7 @@ impl Target {
     }
 }
 
-/// The orders of `leasehold` so far.
+/// The orders that `leasehold` has sent so far.
 #[derive(Default)]
 struct Orders {
     group: Option<Target>,
@@ -223,18 +226,19 @@ struct Orders {
 }
 
 impl Orders {
-    /// Listens until it is time to kill. Returns `true` if that is because `leasehold` has ended.
+    /// Listens until it is time to kill. Returns `true` if the reason is that `leasehold` has
+    /// ended.
     fn follow(&mut self, line: &mut BufReader<UnixStream>) -> io::Result<bool> {
         loop {
             line.get_ref().set_read_timeout(Some(self.nap()))?;
             match line.read_until(b'\n', &mut self.order) {
                 Ok(0) => return Ok(true),
                 Ok(_) => self.take(),
-                // Orders that arrived in time are read before the clock is, because after a pause
-                // of this process there may be many.
+                // Read all orders that have arrived before the clock is read: after a pause of this
+                // process, there may be many, and the last one may have a later deadline.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Without a group, the command has not begun, and a `leasehold` that is stopped
-                    // now may still send the group.
+                    // If there is no group, the command has not begun. A `leasehold` that is
+                    // stopped at the moment may still send the group.
                     if self.is_over() && self.group.is_some() {
                         return Ok(false);
                     }
@@ -301,7 +305,8 @@ pub(super) fn as_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads a clock that all processes share, and that runs while the machine sleeps, like leases.
+/// Reads a clock that all processes share. Like leases, the clock keeps running while the machine
+/// sleeps.
 pub(super) fn since_boot() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
@@ -325,7 +330,7 @@ mod tests {
     #[test]
     fn orders_that_waited_are_read_before_the_clock() {
         let (mut ours, mut theirs) = line();
-        // After a pause of the process, the first deadline has long passed.
+        // After a pause of the process, the first deadline passed long ago.
         ours.write_all(b"group 7\nuntil 1\nuntil 2\nun")
             .expect("it fits");
         let later = as_ms(since_boot() + Duration::from_millis(50));
@@ -396,7 +401,7 @@ mod tests {
             began: Some(began - 1),
         };
         assert!(!earlier.signal(Signal::SIGKILL));
-        // If the system shows nothing, the command must not continue.
+        // If the system does not show when the leader began, the command must still be ended.
         let unknown = Target {
             group: told.group,
             began: None,

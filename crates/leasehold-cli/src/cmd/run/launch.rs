@@ -1,8 +1,9 @@
 //! The last step before the command: a process that dies with `leasehold` and becomes the command.
 //!
-//! Only a process itself can ask to die with its parent, and the standard library can't run code
-//! there without `unsafe`. So `leasehold` starts itself again, and that process becomes the
-//! command. It stops itself first, and `leasehold` resumes it once the dead-man's switch knows it.
+//! Only a process itself can ask the system to kill it when its parent dies, and the standard
+//! library can't run code in a new process without `unsafe`. So `leasehold` starts its own program
+//! again, and this new process becomes the command. Before that, it stops itself, and `leasehold`
+//! resumes it when the dead-man's switch knows its group.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -22,10 +23,9 @@ use crate::output::{self, Shown};
 /// The name of the process until it becomes the command.
 pub(super) const LAUNCHER: &CStr = c"run-launch";
 
-/// Prepares this program with a hidden sub-command, for a command under the lock `name`.
+/// Prepares a start of this program with a hidden sub-command, for a command under the lock `name`.
 pub(super) fn ourselves(sub_command: &str, name: &str) -> Command {
-    // This is the running program itself, because its file may have been replaced during a long
-    // wait.
+    // Start the running program itself. Its file may have been replaced during a long wait.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let program = std::path::PathBuf::from("/proc/self/exe");
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -53,7 +53,7 @@ pub(super) fn not_started(error: io::Error) -> Failure {
     Failure::io(what, error)
 }
 
-/// Makes this helper process write its messages as `leasehold` does.
+/// Makes this helper process write its messages in the format that `leasehold` uses.
 pub(super) fn tell_as_parent(json: bool) {
     if json {
         let name = std::env::var("LEASEHOLD_NAME");
@@ -61,7 +61,7 @@ pub(super) fn tell_as_parent(json: bool) {
     }
 }
 
-/// Sets the name that `ps` shows of this process, which was started as `/proc/self/exe`.
+/// Sets the name that `ps` shows for this process, which was started as `/proc/self/exe`.
 pub(super) fn take_name(name: &CStr) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     // This never fails for a short name, and nothing depends on it.
@@ -95,12 +95,13 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
             error,
         )
     })?;
-    // If the parent ended before the request above, no signal arrives.
+    // If the parent ended before the request above, this process gets no signal, so check.
     expect_parent(args.parent)?;
-    // Stop until the dead-man's switch knows this process.
+    // Stop. `leasehold` resumes this process when the dead-man's switch knows it.
     raise(Signal::SIGSTOP)
         .map_err(|error| Failure::io("can't wait for leasehold", error.into()))?;
-    // On systems that don't end a process with its parent, the parent's end resumes this process.
+    // On systems that can't kill a process when its parent ends, the end of the parent resumes this
+    // process.
     expect_parent(args.parent)?;
     if args
         .before
@@ -112,7 +113,7 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
         ));
     }
     let error = Command::new(program).args(arguments).exec();
-    // The attempt has enabled SIGPIPE, and the message below may have no reader.
+    // The failed attempt has enabled SIGPIPE, and the message below may have no reader.
     let _ = SigSet::from(Signal::SIGPIPE).thread_block();
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
@@ -132,8 +133,9 @@ fn expect_parent(parent: i32) -> Result<(), Failure> {
     ))
 }
 
-/// Asks for KILL at the end of the parent, as the dead-man's switch sends it to the rest of the
-/// group: no process would be left to send it after a gentler signal. The request outlives `exec`.
+/// Asks the system to send KILL to this process when the parent ends. The dead-man's switch also
+/// sends KILL to the rest of the group: after a gentler signal, no process would be left to send
+/// KILL later. The request survives `exec`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn die_with_parent() -> io::Result<()> {
     let kill = rustix::process::Signal::KILL;

@@ -19,18 +19,18 @@ use crate::output::tell;
 use crate::signals;
 use exposition::Exposition;
 
-/// The pause between two writes while the command runs. Prometheus rarely asks more often.
+/// The pause between two writes while the command runs. Prometheus rarely reads metrics more often.
 const EVERY: Duration = Duration::from_secs(10);
-/// The longest wait for the first write, and for the last one. A folder that does not answer, or
-/// that another process has locked, must not block the command.
+/// The longest wait for the first write, and for the last write. A file system that does not
+/// answer, or a folder that another process has locked, must not block the command.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The most symbolic links to follow; the system has the same limit.
+/// The maximum number of symbolic links to follow. The system has the same limit.
 const MOST_LINKS: usize = 40;
-/// Upper bounds of times, in seconds: from a free lock to a job of a whole night.
+/// Upper bounds of times, in seconds: from the acquire of a free lock to a job that runs all night.
 const TIMES: [f64; 10] = [
     0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0,
 ];
-/// Upper bounds of a fraction of the lease. A renewal in good time finds two thirds left.
+/// Upper bounds of a fraction of the lease. When a renewal is on time, two thirds are left.
 const PARTS: [f64; 6] = [0.1, 0.2, 0.33, 0.5, 0.6, 1.0];
 /// Upper bounds of the number of operations in a call.
 const SIZES: [f64; 5] = [1.0, 4.0, 16.0, 64.0, 256.0];
@@ -47,11 +47,11 @@ pub(super) struct MetricsFile {
 }
 
 enum Ask {
-    /// Write now.
+    /// Writes the file now.
     Write,
-    /// Write, and send the outcome.
+    /// Writes the file, and sends the outcome.
     WriteAndTell(Sender<Outcome>),
-    /// Write for the last time, and send the outcome.
+    /// Writes the file for the last time, and sends the outcome.
     End(Sender<Outcome>),
 }
 
@@ -61,8 +61,8 @@ impl MetricsFile {
     /// Begins to collect metrics, and writes the file for the first time. Each metric is labelled
     /// with the name of the lock: node_exporter refuses two files that share a series.
     ///
-    /// A file that can't be written is an error. If the write does not end in time, that is
-    /// reported and the run continues. The thread then writes the file when it can.
+    /// If the file can't be written, this is an error. If the write takes too long, this is only
+    /// reported, and the run continues. The thread then writes the file when it can.
     pub(super) fn start(path: &Path, name: &str) -> Result<Self, Failure> {
         let handle = record(name).map_err(|error| {
             Failure::new(Exit::Failed, format!("can't collect metrics: {error}"))
@@ -77,7 +77,7 @@ impl MetricsFile {
         signals::on_thread("metrics", move || writer.write_when_asked(&asked))
             .map_err(|error| Failure::io("can't start the thread that writes metrics", error))?;
         let this = Self { asks };
-        // This precedes the acquire, so a file that can't be written fails the run at once.
+        // Write before the acquire, so that the run fails at once if the file can't be written.
         match this.ask(Ask::WriteAndTell) {
             Some(outcome) => outcome?,
             None => tell(late()),
@@ -85,14 +85,15 @@ impl MetricsFile {
         Ok(this)
     }
 
-    /// Makes the thread write, and waits for the outcome. `None` if that takes too long.
+    /// Makes the thread write the file, and waits for the outcome. `None` if the write takes too
+    /// long.
     fn ask(&self, how: impl FnOnce(Sender<Outcome>) -> Ask) -> Option<Outcome> {
         let (outcome, ended) = mpsc::channel();
         let _ = self.asks.send(how(outcome));
         ended.recv_timeout(LIMIT).ok()
     }
 
-    /// Asks for a write, and does not wait for it.
+    /// Makes the thread write the file, and does not wait for the outcome.
     pub(super) fn refresh(&self) {
         // The thread lives as long as `self`.
         let _ = self.asks.send(Ask::Write);
@@ -133,11 +134,11 @@ pub(super) fn run_ended(exit: Exit) {
 /// Returns the wall-clock time, in seconds since 1970.
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    // Whole milliseconds are enough: clocks are not more exact, and the text is shorter.
+    // Round to milliseconds: clocks are not more exact, and the number is shorter.
     (since.unwrap_or_default().as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// The metrics of this process, and the part of them that the file already has.
+/// The metrics of this process, and the values of them that the file already includes.
 struct Writer {
     path: PathBuf,
     handle: PrometheusHandle,
@@ -154,15 +155,15 @@ impl Writer {
                     let _ = outcome.send(self.write());
                     return;
                 }
-                // The last write reports a failure, if it fails too.
+                // Ignore a failure: the last write reports one if it fails, too.
                 Ok(Ask::Write) | Err(RecvTimeoutError::Timeout) => drop(self.write()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Adds the changes of this process to the file. Runs that follow each other, or overlap, add
-    /// to one file.
+    /// Adds the changes in this process's metrics to the file. Several runs, which may overlap, add
+    /// to the same file.
     fn write(&mut self) -> Result<(), Failure> {
         let now = Exposition::read(&self.handle.render());
         self.update(&now).map_err(|error| {
@@ -177,8 +178,8 @@ impl Writer {
     fn update(&self, now: &Exposition) -> io::Result<()> {
         match fs::metadata(&self.path) {
             Ok(file) if !file.is_file() => {
-                // Write to a device or a pipe directly: replacing it with a file would remove it.
-                // If a pipe has no reader, that is an error, not a wait.
+                // Write directly to a device or a pipe, because a new file would replace it. If a
+                // pipe has no reader, fail and do not wait.
                 let mut file = File::options()
                     .write(true)
                     .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
@@ -188,8 +189,8 @@ impl Writer {
             _ => {}
         }
         let folder = folder_of(&self.path);
-        // Another run must not change the file between our reading and our writing. The lock ends
-        // with the descriptor.
+        // Another run must not change the file after we have read it and before we write it. The
+        // lock is released when the descriptor is closed.
         let locked = File::open(folder)?;
         flock(&locked, FlockOperation::LockExclusive)?;
         let mut sum = match fs::read_to_string(&self.path) {
@@ -202,10 +203,10 @@ impl Writer {
             sum.clear_gauges(|name| !name.starts_with("leasehold_run_"));
         }
         sum.add(&self.written, now);
-        // A reader finds a complete file, either the old or the new one.
+        // Replace the file as a whole, so that a reader finds either the old or the new file.
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(sum.to_string().as_bytes())?;
-        // node_exporter runs as another user.
+        // Let all users read the file, because node_exporter runs as another user.
         file.as_file()
             .set_permissions(Permissions::from_mode(0o644))?;
         file.persist(&self.path)?;
@@ -223,7 +224,7 @@ fn target(path: &Path) -> PathBuf {
         };
         target = folder_of(&target).join(next);
     }
-    // The write will report what is wrong.
+    // The write fails later, and says what is wrong.
     path.to_owned()
 }
 

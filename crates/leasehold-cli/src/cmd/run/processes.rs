@@ -8,15 +8,15 @@ pub(super) struct Process {
     pub(super) name: String,
     parent: Pid,
     group: Pid,
-    /// Whether the process has ended, and its parent has not asked for its exit yet.
+    /// Whether the process has ended, but its parent has not reaped it yet.
     pub(super) has_ended: bool,
-    /// The time at which the process began, in ticks since the machine was started. If a process
-    /// got the number of an ended one, it began later.
+    /// The time at which the process began, in ticks since the machine was started. If two
+    /// processes had the same number, one of them began later.
     pub(super) began: u64,
 }
 
 impl Process {
-    /// Reads the state of a process. `None` if it does not exist, or where the system shows no
+    /// Reads the state of a process. `None` if it does not exist, or if the system does not show
     /// processes.
     pub(super) fn look_at(id: Pid) -> Option<Self> {
         is_ours().then(|| Self::found(id)).flatten()
@@ -47,7 +47,7 @@ fn is_ours() -> bool {
     shown.is_some_and(|shown| shown.to_str() == Some(&Pid::this().to_string()))
 }
 
-/// Returns all processes. `None` where the system shows none.
+/// Returns all processes. `None` if the system does not show processes.
 fn all() -> Option<impl Iterator<Item = (Pid, Process)>> {
     if !is_ours() {
         return None;
@@ -67,7 +67,7 @@ pub(super) fn ended_children() -> impl Iterator<Item = Pid> {
     ended.map(|(id, _)| id)
 }
 
-/// Returns whether a process of this group is alive. `None` where the system does not show it.
+/// Returns whether a process of this group is alive. `None` if the system does not show this.
 pub(super) fn is_alive(group: Pid) -> Option<bool> {
     all().map(|mut all| all.any(|(_, one)| one.group == group && !one.has_ended))
 }

@@ -1,4 +1,4 @@
-//! The progress of a command, for `--progress-within`: what shows it, and the reports that there is
+//! The progress of a command, for `--progress-within`: detects progress, and reports that there is
 //! none.
 
 use std::io;
@@ -18,16 +18,17 @@ use crate::failure::Failure;
 use crate::output::{self, Event, Shown, tell};
 use crate::signals;
 
-/// The longest time between two looks at the file.
+/// The longest time between two checks of the file.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The watch over a command's progress.
 #[derive(Default)]
 pub(super) struct Signs {
-    /// The longest delay until progress is noticed. `None` if the hold does not depend on progress.
+    /// The longest time from progress until it is noticed. `None` if the hold does not depend on
+    /// progress.
     lag: Option<Duration>,
     copies: Option<Copies>,
-    /// Dropped to end the thread that looks at the file.
+    /// The channel whose end stops the thread that looks at the file.
     file: Option<mpsc::Sender<()>>,
     /// The time at which a stall was noticed.
     stalled_at: Option<Instant>,
@@ -60,7 +61,7 @@ impl Signs {
         Ok((signs, None))
     }
 
-    /// Waits until the command has stalled, if that was not noticed yet.
+    /// Waits until the command stalls. If a stall has already been noticed, waits forever.
     pub(super) async fn until_stalled(&self, guard: &Holding) {
         match self.lag {
             Some(_) if self.stalled_at.is_none() => drop(guard.stalled().await),
@@ -79,14 +80,14 @@ impl Signs {
             return;
         };
         let stalled_at = *self.stalled_at.get_or_insert_with(Instant::now);
-        // The last progress may not be noticed yet.
+        // Wait for the time `lag`, because the latest progress may not have been noticed yet.
         if !self.is_told && stalled_at.elapsed() >= lag {
             self.is_told = true;
             tell_stall(guard, since);
         }
     }
 
-    /// Stops to watch, because the command has ended. Returns the output that is still to be
+    /// Stops watching, because the command has ended. Returns the output that has yet to be
     /// written.
     pub(super) fn finish(self) -> Option<Rest> {
         drop(self.file);
@@ -113,7 +114,7 @@ fn tell_stall(guard: &Holding, since: Duration) {
             ("last_progress_ms", unix_ms(Some(last)).into()),
         ]
     });
-    // A loss is reported with its reason.
+    // Print nothing after a loss, which is reported together with its reason.
     if is_event || !guard.is_held() {
         return;
     }
@@ -139,8 +140,8 @@ fn tell_progress(name: &str) {
     }
 }
 
-/// Starts a thread that reports progress each time the file's modification time has changed. A
-/// thread, because a file system of another machine may not answer. Ends when the sender is
+/// Starts a thread that reports progress each time the file's modification time has changed. This
+/// is a thread because a network file system may not answer. The thread ends when the sender is
 /// dropped.
 fn look_at(path: PathBuf, pause: Duration, progress: Progress) -> io::Result<mpsc::Sender<()>> {
     let (sender, ended) = mpsc::channel();
@@ -157,8 +158,8 @@ fn look_at(path: PathBuf, pause: Duration, progress: Progress) -> io::Result<mps
 
 /// The result of the last look at a file.
 struct Look {
-    /// The last time that the file had. It is only compared with itself, because the file may be
-    /// on a machine with another clock.
+    /// The last known modification time of the file. It is compared only with other modification
+    /// times of the file, because the file may be on a machine with another clock.
     modified: Option<SystemTime>,
     is_told: bool,
 }
@@ -173,8 +174,8 @@ impl Look {
         look
     }
 
-    /// Returns whether the file's time has changed. A missing file is no progress, and
-    /// neither is one that appears again with its old time.
+    /// Returns whether the file's modification time has changed. A missing file is not progress,
+    /// and neither is a file that appears again with its old time.
     fn has_moved(&mut self, path: &Path) -> bool {
         match path.metadata().and_then(|file| file.modified()) {
             Ok(modified) => self.modified.replace(modified) != Some(modified),
@@ -210,7 +211,7 @@ mod tests {
         };
         let mut look = Look::first(&path);
         assert!(!look.has_moved(&path), "it is not there");
-        // The year 2100, and then an earlier time: our clock does not matter.
+        // Set the time to the year 2100, and then to an earlier time: our clock does not matter.
         for seconds in [4_102_444_800, 1_000_000_000] {
             set(seconds);
             assert!(look.has_moved(&path), "{seconds}");

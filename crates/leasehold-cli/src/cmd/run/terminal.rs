@@ -37,9 +37,10 @@ impl Terminal {
             .is_some_and(|tty| tcgetpgrp(tty) == Ok(getpgrp()))
     }
 
-    /// Hands the terminal to a command that is about to begin and uses it for input and output. In
-    /// `leasehold run x -- cmd | less`, it is `less` that needs the terminal. If the command reads
-    /// from the terminal anyway, it is stopped, and gets the terminal then.
+    /// Gives the terminal to a command that is about to begin, if the command uses it for both
+    /// input and output. In `leasehold run x -- cmd | less`, it is `less` that needs the terminal.
+    /// If a command without the terminal reads from it, the command is stopped, and then gets the
+    /// terminal.
     pub(super) fn hand_over_at_start(&mut self, group: &Group) {
         if io::stdin().is_terminal() && io::stdout().is_terminal() && self.is_ours() {
             self.hand_over(group);
@@ -64,12 +65,12 @@ impl Terminal {
 
     fn give_to(&self, group: Pid) {
         let Some(tty) = &self.tty else { return };
-        // The system stops a background process that does this, unless it blocks the signal.
+        // The system stops a background process that does this, unless the process blocks the
+        // signal.
         let mut background = SigSet::empty();
         background.add(Signal::SIGTTOU);
         if background.thread_block().is_ok() {
-            // This fails if the group or the terminal no longer exists, so there is nothing to
-            // give.
+            // This fails only if the group or the terminal no longer exists.
             let _ = tcsetpgrp(tty, group);
             let _ = background.thread_unblock();
         }
@@ -79,8 +80,8 @@ impl Terminal {
     /// continued. If no shell could continue the group, the system does not stop it.
     ///
     /// Must be called on the main thread, which gets signals for the process first. All other
-    /// threads block the stop signal, so the stop happens before `kill` returns. Otherwise we would
-    /// run on for a moment, and the command with us.
+    /// threads block the stop signal, so the stop happens before `kill` returns. Otherwise this
+    /// process and the command would continue for a moment.
     pub(super) fn stop_us(&self) {
         hold_back_stops(false);
         let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
@@ -106,8 +107,8 @@ fn stop_signal() -> SigSet {
     set
 }
 
-/// A listener for Ctrl-Z that reaches us instead of the command, because our group has the
-/// terminal. If only `leasehold` stopped, its lease would end while the command runs on.
+/// A listener for the stop signal that Ctrl-Z sends to us instead of the command, because our group
+/// has the terminal. If only `leasehold` stopped, its lease would end while the command continues.
 pub(super) struct StopRequests(mpsc::UnboundedReceiver<()>);
 
 impl StopRequests {
@@ -125,7 +126,7 @@ impl StopRequests {
         Ok(Self(receiver))
     }
 
-    /// Waits for the next Ctrl-Z. Dropping the future loses nothing.
+    /// Waits for the next Ctrl-Z. If the future is dropped, no Ctrl-Z is lost.
     pub(super) async fn next(&mut self) {
         if self.0.recv().await.is_none() {
             std::future::pending().await

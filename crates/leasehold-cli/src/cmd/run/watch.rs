@@ -1,5 +1,5 @@
-//! The watch over a running command: its end, its stops, signals for it, its progress, and the loss
-//! of the lock.
+//! The supervision of a running command: handles the command's end, its stops, signals for it, its
+//! progress, and the loss of the lock.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -22,17 +22,18 @@ use crate::failure::Failure;
 use crate::output::{self, Event, Shown, tell};
 use crate::signals::Signals;
 
-/// The longest interval between checks. If an event such as a signal is missed, it is delayed by no
-/// more than this.
+/// The longest interval between checks. If an event such as a signal is missed, a check notices it
+/// after this time at the latest.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// The longest wait for the rest of the group. Processes of another user can't be ended.
+/// The longest wait until the other processes of the group have ended. Processes of another user
+/// can't be ended.
 const END_OF_REST: Duration = Duration::from_secs(1);
 
 pub(super) struct Watch<'a> {
     pub(super) schedule: Schedule,
     pub(super) on_loss: &'a OnLoss,
-    /// The end of the command's time, on the clock of [`since_boot`], and the length of that time
-    /// (`--max-run`).
+    /// The time at which the command must end, on the clock of [`since_boot`], and the time for
+    /// which it may run (`--max-run`).
     pub(super) max_run: Option<(Duration, Duration)>,
     pub(super) group: Group,
     pub(super) deadman: Deadman,
@@ -42,18 +43,20 @@ pub(super) struct Watch<'a> {
     pub(super) stops: StopRequests,
     /// Whether orphans become children of this process.
     pub(super) inherits: bool,
-    /// SIGCHLD, when the command has ended or stopped. Listening begins before the command starts.
+    /// A listener for SIGCHLD, which arrives when the command has ended or stopped. The listener
+    /// was created before the command started.
     pub(super) children: unix::Signal,
     pub(super) signs: Signs,
     pub(super) ending: Ending,
 }
 
-/// The steps so far to end the command.
+/// The steps that were taken so far to end the command.
 #[derive(Default)]
 pub(super) struct Ending {
     /// The time at which the command is killed. `None` while it may continue.
     killed_at: Option<Instant>,
-    /// The reason, if the command is ended because the lock is lost or about to be lost.
+    /// The reason of the loss, if the command is ended because the lock is lost or about to be
+    /// lost.
     for_loss: Option<String>,
     /// Whether the loss was reported, and the command continues without the lock.
     warned: bool,
@@ -75,14 +78,14 @@ impl Ending {
 
 /// The end of a command.
 pub(in crate::cmd) struct End {
-    /// Whether its program ran.
+    /// Whether the command's program ran.
     pub(in crate::cmd) began: bool,
     /// The reason of the loss, if the command was ended for it.
     pub(in crate::cmd) lost_for: Option<String>,
     /// [`Exit::Lost`] if the command was ended because the lock was lost or about to be lost,
     /// [`Exit::TooLong`] if it ran for too long.
     pub(in crate::cmd) exit: Result<Exit, Failure>,
-    /// The output of the command that is still to be written, if it is copied.
+    /// The output of the command that has yet to be written, if the output is copied.
     pub(in crate::cmd) rest: Option<Rest>,
 }
 
@@ -95,7 +98,7 @@ impl Watch<'_> {
             self.end_rest(Instant::now()).await;
         }
         if let (Err(failure), Some(_)) = (&exit, self.ending.killed_at) {
-            // The command was being ended already, and its exit code shows why.
+            // The command was already being ended, and its exit code shows why.
             tell(failure);
             exit = Ok(self.ending.exit());
         }
@@ -132,7 +135,7 @@ impl Watch<'_> {
             self.listen().await;
         };
         self.terminal.take_back(&self.group);
-        // A command that ended in time was protected, even if little time was left.
+        // A command that ended before the loss was protected, even if little time was left.
         if self.has_missed_the_loss() || self.guard.loss().is_some() {
             self.end_if_due();
         }
@@ -178,8 +181,8 @@ impl Watch<'_> {
         self.ending.killed_at.is_none() && self.deadman.has_acted()
     }
 
-    /// Makes the dead-man's switch end the command at this time, if this process can't end it
-    /// before. The switch sends TERM only if this process would.
+    /// Makes the dead-man's switch end the command at this time, if this process can't end the
+    /// command earlier. The switch first sends TERM, but only if this process would send TERM.
     fn is_due_at(&mut self, kill_at: Instant) {
         let asks = *self.on_loss == OnLoss::Term && self.ending.killed_at.is_none();
         let ask_before = asks.then(|| self.schedule.switch_asks_before());
@@ -187,7 +190,8 @@ impl Watch<'_> {
         self.deadman.end_at(kill_at, ask_before);
     }
 
-    /// Has the command killed at this time, or earlier if an earlier time was set before.
+    /// Makes the dead-man's switch kill the command at this time, or at an earlier time that was
+    /// set before.
     fn kill_at(&mut self, at: Instant) {
         let at = self.ending.no_later_than(at);
         self.ending.killed_at = Some(at);
@@ -210,7 +214,8 @@ impl Watch<'_> {
         self.group.ask_to_end();
     }
 
-    /// Ends the command if the lock is lost, or if the rest of its lease is just enough for that.
+    /// Ends the command if the lock is lost, or if the rest of its lease is just long enough to end
+    /// the command.
     fn end_if_due(&mut self) {
         if self.ending.for_loss.is_some() || self.ending.warned {
             return;
@@ -245,8 +250,9 @@ impl Watch<'_> {
 
     fn end_for_loss(&mut self, kill_at: Instant, state: &str, reason: String) {
         self.ending.for_loss = Some(reason);
-        // Another client may already have a lock that was lost early, so the command gets at most
-        // the grace time. After a pause of this process, no time may be left.
+        // If the lock was lost before the end of its lease, another client may already have it. So
+        // the command gets at most the grace time. After a pause of this process, no time may be
+        // left.
         let now = Instant::now();
         let left = match self.on_loss {
             OnLoss::Kill => Duration::ZERO,
@@ -265,7 +271,7 @@ impl Watch<'_> {
         });
         match self.on_loss {
             OnLoss::Exec(line) => self.run_instead(line, state),
-            // No TERM precedes this, so the command can't react.
+            // Send KILL without TERM, so the command can't react.
             OnLoss::Kill => self.group.signal(Signal::SIGKILL),
             _ => self.group.ask_to_end(),
         }
@@ -284,7 +290,7 @@ impl Watch<'_> {
     }
 
     /// Runs the program of `--on-loss exec` instead of sending TERM. Does not wait for the program,
-    /// because the command's time is short.
+    /// because little time is left until the command must end.
     fn run_instead(&self, line: &str, reason: &str) {
         let started = Command::new("sh")
             .args(["-c", line])
@@ -299,14 +305,15 @@ impl Watch<'_> {
         }
     }
 
-    /// Handles a stop of the command. At a terminal, the whole job stops with it: this process, and
-    /// the processes that share its group.
+    /// Handles a stop of the command. At a terminal, the whole job stops with the command: this
+    /// process, and the processes in this process's group.
     async fn stopped(&mut self, signal: Option<Signal>) {
         let by_terminal = matches!(
             signal,
             Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)
         );
-        // A signal from elsewhere stopped the command. The lock is still held while it is stopped.
+        // A signal from elsewhere stopped the command. The lock stays held while the command is
+        // stopped.
         if !by_terminal || !self.terminal.is_there() {
             return;
         }
@@ -316,13 +323,13 @@ impl Watch<'_> {
             self.announce_stop();
             self.terminal.stop_us();
             if wants_terminal && !self.terminal.is_ours() {
-                // A command in the background asks for the terminal and is stopped again at once.
-                // The pause limits this loop if no shell stops this process.
+                // A command in the background that uses the terminal is stopped again at once. The
+                // pause slows this loop down if no shell stops this process.
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        // If the lease ended during the stop, the command must not continue, unless `warn` asks for
-        // it.
+        // If the lease ended during the stop, the command must not continue, unless the user chose
+        // `warn`.
         if self.guard.is_held() || *self.on_loss == OnLoss::Warn {
             self.terminal.hand_over(&self.group);
             self.group.signal(Signal::SIGCONT);
@@ -350,8 +357,8 @@ impl Watch<'_> {
         output::flush();
     }
 
-    /// Ends the processes that the command has started and that outlive it: they work without the
-    /// lock.
+    /// Ends the processes that the command has started and that outlive it, because they would work
+    /// without the lock.
     async fn end_rest(&mut self, killed_at: Instant) {
         while !self.group.is_gone() && Instant::now() < killed_at + END_OF_REST {
             if Instant::now() >= killed_at {
@@ -372,8 +379,9 @@ impl Watch<'_> {
 
 /// The schedule by which the command is ended if the lock is not renewed.
 ///
-/// A lease consists of the time until a renewal is due, the time in which the renewal may fail and
-/// be retried, the grace time of the command, and a rest in which the kill takes effect.
+/// A lease consists of four parts: the time until a renewal is due, the time in which the renewal
+/// may fail and be retried, the grace time of the command, and the time in which the kill takes
+/// effect.
 #[derive(Clone, Copy)]
 pub(in crate::cmd) struct Schedule {
     lease: Duration,
@@ -403,20 +411,20 @@ impl Schedule {
         earlier(self.kill_at(valid_until), self.grace)
     }
 
-    /// Returns the time at which the command is killed: before another client can have the lock, by
-    /// the time that a loaded machine needs for the kill.
+    /// Returns the time at which the command is killed. It is early enough that even on a loaded
+    /// machine, the kill takes effect before another client can have the lock.
     pub(super) fn kill_at(&self, valid_until: Instant) -> Instant {
         earlier(valid_until, self.lease / 20)
     }
 
-    /// Returns how long before the kill the dead-man's switch sends TERM. This process should have
-    /// sent it a quarter of the grace time earlier.
+    /// Returns how long before the kill the dead-man's switch sends TERM. This process should
+    /// already have sent TERM a quarter of the grace time earlier.
     fn switch_asks_before(&self) -> Duration {
         self.grace * 3 / 4
     }
 
     /// Returns the interval between checks. It is short enough to notice each renewal long before
-    /// the deadline that it replaces.
+    /// the deadline that the renewal moves.
     fn look_every(&self) -> Duration {
         (self.lease / 10).min(LOOK_EVERY)
     }

@@ -13,17 +13,19 @@ use super::super::ls::holders;
 use super::{json as as_json, text as as_text};
 use crate::output::Shown;
 
-/// The most names to visit, and the most holders of each name to print.
+/// The maximum number of names to visit.
 const MOST_NAMES: usize = 100;
+
+/// The maximum number of holders to print for each name.
 const MOST_HOLDERS: usize = 10;
 
-/// The links and circles found from a name.
+/// The links and circles that were found, starting from a name.
 #[derive(Default)]
 pub(super) struct Chain {
     links: Vec<Link>,
     /// The names of each circle, the shortest circle first.
     circles: Vec<Vec<String>>,
-    /// Whether there is more that was not visited, or is not printed.
+    /// Whether some names were not visited, or some holders are not printed.
     is_cut: bool,
 }
 
@@ -38,8 +40,8 @@ struct Holder {
     id: String,
     client: Option<ClientInfo>,
     /// Whether no client renews the hold, because its holder has left it to the server for a time
-    /// (`keep_for`). Its client may have ended, and the client's own waits do not delay the end of
-    /// the hold.
+    /// (`keep_for`). The holder's client may have ended, and the waits of this client do not delay
+    /// the end of the hold.
     kept: bool,
 }
 
@@ -48,7 +50,7 @@ enum Next {
     Name {
         name: String,
         depth: usize,
-        /// The client whose wait led to the name, if there is one.
+        /// The client that waits for the name, if the name was found through a wait.
         waiter: Option<String>,
     },
     Holder(Link),
@@ -59,14 +61,15 @@ enum Next {
 struct Walk {
     seen: HashMap<String, NameInfo>,
     told: HashSet<String>,
-    /// The edges of circles: from a name to the name that a holder's client waits for, if the
-    /// client waits for only one name.
+    /// The possible edges of circles. An edge leads from a name to the name that a holder's client
+    /// waits for, if this client waits for only one name.
     leads: BTreeMap<String, BTreeSet<String>>,
     chain: Chain,
 }
 
-/// Returns the holders of a name, each with the names that its client waits for, and so on. Each
-/// name appears once, because clients of one service may wait for hundreds of names of each other.
+/// Returns the holders of a name, each with the names that its client waits for, the holders of
+/// those names, and so on. Each name appears once, because the clients of one service may wait for
+/// hundreds of names that other clients of this service hold.
 pub(super) async fn chain(
     client: &Client,
     name: &str,
@@ -104,7 +107,7 @@ pub(super) async fn chain(
 }
 
 impl Walk {
-    /// Visits a name. Returns its holders in reverse order, as the next to visit.
+    /// Visits a name. Returns its holders, which are visited next, in reverse order.
     fn name(&mut self, name: &str, depth: usize, waiter: Option<&str>) -> Vec<Next> {
         let seen = &self.seen[name];
         if waiter.is_some_and(|client| has_got_it(seen, client)) {
@@ -134,7 +137,7 @@ impl Walk {
             .collect()
     }
 
-    /// Adds a holder. Returns the names that its client waits for, as the next to visit.
+    /// Adds a holder. Returns the names that its client waits for, which are visited next.
     fn holder(&mut self, link: Link) -> Vec<Next> {
         let holder = link.holder.as_ref().filter(|one| !one.kept);
         let client = holder.and_then(|one| one.client.as_ref());
@@ -171,8 +174,8 @@ fn has_got_it(seen: &NameInfo, client: &str) -> bool {
 }
 
 /// Returns the circles among these names, the shortest first. A client that waits for several names
-/// does so in several tasks, and one of them may continue. So `leads` contains only clients that
-/// wait for a single name.
+/// does so in several tasks, and one of these tasks may continue. So `leads` contains only clients
+/// that wait for a single name.
 fn circles(leads: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     let mut found = BTreeSet::new();
     for start in leads.keys() {

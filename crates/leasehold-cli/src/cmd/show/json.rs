@@ -14,7 +14,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo, turn: Option<&TurnInfo>) -
     let mut shown = json!({
         "name": name,
         "kind": kind(&seen.found),
-        // This is unknown for a count, and meaningless for a latch.
+        // For a count this is unknown, and for a latch it has no meaning.
         "held": null,
         "holders": null,
         "mode": null,

@@ -1,4 +1,4 @@
-//! The facts of a name, as text for people.
+//! The facts about a name, as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
 
 fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     let client = match hold.kept {
-        // The client has often ended, and no longer announces anything.
+        // The client has usually ended, so no client is shown.
         true => format!(
             "\n  kept    until the TTL is over, and not renewed (--min-hold, keep_for){}",
             of_client(hold.client.as_ref())
@@ -93,10 +93,10 @@ fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     )
 }
 
-/// Returns a line about a holder's client, or about what the client may be if it has not announced
-/// itself.
+/// Returns a line about a holder's client. If the client has not announced itself, the line says
+/// which kind of client it may be.
 fn of_holder(id: &str, client: Option<&ClientInfo>, denied: bool) -> String {
-    // Ids of leasehold and of Redisson are a UUID and a number.
+    // In Leasehold and in Redisson, an id consists of a UUID and a number.
     let is_client = id.find(':') == Some(36);
     if client.is_none() && is_client && !denied {
         return "\n  client  unknown (a Redisson client, or one that has not announced itself yet)"
@@ -181,7 +181,7 @@ fn of_ttl(ttl: Ttl) -> String {
     }
 }
 
-/// Formats a TTL in a few letters.
+/// Formats a TTL in a few characters.
 pub(in crate::cmd) fn short_ttl(ttl: Ttl) -> String {
     match ttl {
         Ttl::Left(left) if left.as_secs() < 10 => format!("{:.1}s", left.as_secs_f64()),
@@ -219,12 +219,12 @@ fn of_line(seen: &NameInfo) -> String {
     if seen.more_clients {
         let _ = write!(
             text,
-            "\n  waits   perhaps more: only 200 of the clients were asked"
+            "\n  waits   perhaps more: only 200 of the clients were looked at"
         );
     }
     let _ = match (&seen.found, seen.listening) {
-        // A client may listen until this name exists, or for no reason any more. So a number of
-        // listeners is shown only if it is known and above 0.
+        // A client may listen until this name exists, or may no longer have a reason to listen. So
+        // the number of listeners is shown only if it is known and above 0.
         (Found::Nothing | Found::Latch { left: 0 } | Found::Unknown { .. }, None | Some(0)) => {
             Ok(())
         }

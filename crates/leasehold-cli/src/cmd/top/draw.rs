@@ -113,6 +113,7 @@ const DROPPED: [Column; 7] = [
 ];
 /// The minimum width of the column with the name.
 const LEAST_NAME: u16 = 16;
+/// The minimum width of the column with the holder.
 const LEAST_HELD: u16 = 12;
 
 impl Column {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The metrics in a text, by name.
+/// The metrics in Prometheus's text format, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Exposition(BTreeMap<String, Family>);
 
@@ -17,7 +17,8 @@ struct Family {
 }
 
 impl Exposition {
-    /// Parses a text that this command has written. Skips lines that it never writes.
+    /// Parses a file that this command has written. Skips lines of a form that this command does
+    /// not write.
     pub(super) fn read(text: &str) -> Self {
         let mut families = BTreeMap::<String, Family>::new();
         let mut current = None;
@@ -37,8 +38,8 @@ impl Exposition {
         Self(families)
     }
 
-    /// Adds the changes from `before` to `now`. A count grows by its difference. Any other value is
-    /// replaced.
+    /// Adds the changes between `before` and `now`. A count grows by the difference. Any other
+    /// value is replaced.
     pub(super) fn add(&mut self, before: &Self, now: &Self) {
         for (name, family) in &now.0 {
             let earlier = before.0.get(name);
@@ -68,7 +69,7 @@ impl Exposition {
         }
     }
 
-    /// Sets the gauges whose name `fits` to 0.
+    /// Sets the gauges to 0 for whose names `fits` returns `true`.
     pub(super) fn clear_gauges(&mut self, fits: impl Fn(&str) -> bool) {
         let gauges = self.0.iter_mut();
         for (_, family) in gauges.filter(|(name, family)| family.kind == "gauge" && fits(name)) {
