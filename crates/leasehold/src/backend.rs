@@ -52,8 +52,8 @@ impl Backend {
     }
 
     /// Like [`submit`](Self::submit), over `route`. An operation runs after all earlier operations
-    /// of its name that took the same route. An embedded keyspace has no replicas and is never lost
-    /// by itself, so it confirms everything, unless the simulated network of a test decides
+    /// of its name that took the same route. An embedded keyspace has no replicas and never loses
+    /// data by itself, so it confirms everything, unless the simulated network of a test decides
     /// otherwise.
     #[cfg_attr(
         not(any(feature = "redis", feature = "testing")),
@@ -129,9 +129,9 @@ impl Backend {
         self.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
     }
 
-    /// Returns the identity of this server and of its database. It is the same for all clients of a
-    /// server in this process, and in all processes that use the same address for the server. It is
-    /// never shortened; messages use [`address`](Self::address).
+    /// Returns the identity of this server and of its database. The identity is the same for all
+    /// clients of a server in this process, and in all processes that use the same address for the
+    /// server. It is never shortened; messages use [`address`](Self::address).
     pub(crate) fn server(&self) -> String {
         match self {
             Self::Memory(memory) => memory.server(),

@@ -186,8 +186,9 @@ impl Terms {
 
     /// Returns how often the watchdog must act on the hold.
     pub(crate) fn watch_every(&self) -> Option<Duration> {
-        // The shorter of the two, because a renewal also reminds the server. An owner may have
-        // entered through two handles: one that renews, and one that only reminds, but more often.
+        // Use the shorter of the two periods, because a renewal also serves as a reminder. An owner
+        // may have entered through two handles: one that renews, and one that only reminds, but
+        // more often.
         self.renew_every.into_iter().chain(self.remind_every).min()
     }
 }

@@ -43,8 +43,8 @@ struct Suite {
     steps: &'static [&'static Step],
     /// The value of the key or argument with this name.
     argument: fn(&Sample, name: &str) -> String,
-    /// Commands of other programs on a key. `KEY` is replaced by the key, and `TAG` by the key in
-    /// braces. Each command runs after the key that it writes was removed.
+    /// Commands of other programs on a key. `KEY` is replaced with the key, and `TAG` with the key
+    /// in braces. Each command runs after the key that it writes was removed.
     foreign: &'static [&'static [&'static str]],
 }
 

@@ -328,8 +328,8 @@ impl Share {
         Ok(())
     }
 
-    /// Updates the watchdog if a guard that has joined or left has moved the time at which the hold
-    /// is due. Most guards move nothing, so a re-entry usually costs nothing.
+    /// Updates the watchdog if a guard that has joined or left has changed the time at which the
+    /// hold is due. Most guards don't change it, so a re-entry usually costs nothing.
     pub(crate) fn reschedule(&self, moves_due: bool) {
         if moves_due {
             self.context.watchdog.watch(self.hold());

@@ -223,8 +223,8 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Resolves with the reason when the hold is lost. Never resolves once the hold was released in
-    /// time, or handed over.
+    /// Resolves with the reason when the hold is lost. Never resolves once the hold was released
+    /// before it was lost, or was handed over.
     pub(crate) async fn lost(&self, timers: &Timers) -> LossReason {
         self.grant.lost(self.number, None, timers).await
     }

@@ -100,7 +100,7 @@ impl Key {
     }
 
     /// Returns the key for a name with a prefix, like Redisson's `NameMapper`: all keys and
-    /// channels are derived from both together.
+    /// channels are derived from the prefixed name.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
         // Check the name without the prefix first: a prefix does not make an empty name valid.
         let key = Self::parse(name)?;

@@ -300,7 +300,7 @@ impl Wait<'_> {
                 () = place.until_head(), if behind => {}
             }
             // `in_line` polls this side first. Without this check, one more request would be sent
-            // when the sleep and the wait end together.
+            // when the sleep and the wait end at the same time.
             if self.deadline.has_passed(clock) {
                 return self.ended(place);
             }
@@ -315,8 +315,8 @@ impl Wait<'_> {
     }
 
     /// Returns whether this waiter has a place in a line on the server, with other waiters of its
-    /// process before it. Those waiters hand the lock over, or the first of them listens. This
-    /// waiter only renews its place.
+    /// process before it. Those waiters hand the lock over to this one, or the first of them is
+    /// subscribed. So this waiter only renews its place.
     fn is_behind(&self, place: &Place) -> bool {
         matches!(self.line, LineMode::OnServer { .. }) && !place.is_head()
     }

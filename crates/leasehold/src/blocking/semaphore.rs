@@ -91,11 +91,11 @@ impl fmt::Debug for Semaphore {
 
 /// Permits in use; see [`leasehold::SemaphorePermit`](crate::SemaphorePermit).
 ///
-/// Dropping this value waits until the permits are released. If the server does not answer within
-/// the client's reply timeout, the release continues in the background. Inside a tokio runtime, a
-/// drop does not wait, and the permits are released in the background. Released permits may pass
-/// directly to a thread of this process that waits for permits. If the program ends before the
-/// acquire of that thread has returned, the permits are lost.
+/// Dropping this value waits until the permits have been released. If the server does not answer
+/// within the client's reply timeout, the release continues in the background. Inside a tokio
+/// runtime, a drop does not wait, and the permits are released in the background. Released permits
+/// may pass directly to a thread of this process that waits for permits. If the program ends before
+/// the acquire of that thread has returned, the permits are lost.
 #[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {

@@ -42,7 +42,7 @@ macro_rules! impl_composite {
                 }
 
                 fn distrusts_restarted(&self) -> bool {
-                    // As above.
+                    // As in `quorum`: this calls the kind's own method.
                     self.distrusts_restarted()
                 }
             }

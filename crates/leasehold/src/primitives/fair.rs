@@ -30,8 +30,8 @@ use steps::{FairHold, WaiterSettings};
 /// as another process with this library waits for the lock, holds it or tries to acquire it. (If
 /// only Redisson's clients use the lock, the delay is minutes.)
 ///
-/// [`try_acquire`](Self::try_acquire) takes no place in the queue, and gets the lock only when
-/// there are no waiters.
+/// [`try_acquire`](Self::try_acquire) does not take a place in the queue, and gets the lock only
+/// when there are no waiters.
 ///
 /// The promise is the same as for [`Lock`]. A fair lock is slower: a waiter joins the queue on the
 /// server before it sleeps, and when the lock passes to another client, the next waiter needs a

@@ -26,9 +26,9 @@ use steps::FencedHold;
 /// HTTP services and object stores.
 ///
 /// A fenced lock and the plain [`Lock`] of the same name are one lock, so they exclude each other.
-/// But an acquire of the plain lock draws no token. The guard of a plain lock or of another kind
-/// can draw a token later ([`LockGuard::fencing_token`]). Redisson's `RLock` has no tokens. This
-/// library and Redisson's `RFencedLock` use the same counter, so the tokens of the two rise
+/// But an acquire of the plain lock does not draw a token. The guard of a plain lock or of another
+/// kind can draw a token later ([`LockGuard::fencing_token`]). Redisson's `RLock` has no tokens.
+/// This library and Redisson's `RFencedLock` use the same counter, so the tokens of the two rise
 /// together.
 ///
 /// Tokens are whole numbers from 1 to 2^53. Each token is greater than the previous one, and at

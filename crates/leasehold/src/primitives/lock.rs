@@ -48,7 +48,7 @@ pub use kind::{Kind, OneKey, Plain};
 /// For one name, the intervals of two holders do not overlap, as long as
 ///
 /// - no clock drifts by more than the configured drift within a lease,
-/// - the server loses no data,
+/// - the server does not lose data,
 /// - the key is not removed by force, and
 /// - the holder stops at `valid_until`.
 ///
@@ -272,7 +272,7 @@ impl<K: Kind> Lock<K> {
 
     /// Acquires the lock if it is free now. It sends one request, and does not wait for a holder.
     /// `Ok(None)` means that the lock is held, or that other tasks of this process already wait for
-    /// it while the server answers their requests.
+    /// it and the server answers their requests.
     ///
     /// # Errors
     ///

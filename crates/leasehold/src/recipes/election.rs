@@ -62,9 +62,9 @@ const STEADY: Duration = Duration::from_secs(10);
 /// part with `getFencedLock`. The leader also has an entry with its payload, which counts only
 /// while it leads. `docs/election.md` in the repository explains how to use an election.
 ///
-/// An `Election` value is a handle, and so one candidate. It is cheap to clone, and its clones are
-/// the same candidate. A candidate can't lead twice at the same time: its next
-/// [`Election::stand`] waits for the end of its own term.
+/// An `Election` value is a handle for one candidate. It is cheap to clone, and its clones are the
+/// same candidate. A candidate can't lead twice at the same time: its next [`Election::stand`]
+/// waits for the end of its own term.
 ///
 /// # Examples
 ///

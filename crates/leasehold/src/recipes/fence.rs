@@ -44,7 +44,7 @@ impl Stale {
         Self { token, fence: None }
     }
 
-    /// Adds the fence, which is the greatest token that the resource has accepted.
+    /// Adds the fence to the refusal: the greatest token that the resource has accepted.
     #[must_use]
     pub const fn with_fence(mut self, fence: u64) -> Self {
         self.fence = Some(fence);

@@ -115,7 +115,7 @@ end
 -- opens    the channel on which the opening of a latch is published
 -- Returns  { type, ttl, now, text, hash_kind, size, fields, held, over, permits, length, waiting,
 --          writers, readers, token, opened, listening }
---          text       the content, if the key is a text
+--          text       the content, if the key is a string
 --          hash_kind  the kind of lock, if it is a hash
 --          size       the number of fields, if it is a hash
 --          fields     { field, value, remaining ms of a read hold, end, count }; end and count

@@ -56,7 +56,7 @@ pub(crate) struct KnownClient {
 }
 
 impl KnownClient {
-    /// Returns the time for which the client has at least had this hold.
+    /// Returns a lower bound for the time that the client has had this hold.
     pub(crate) fn has_held(&self, id: &str) -> Option<Duration> {
         self.hold(id).map(|(held_for, _)| held_for)
     }
@@ -72,7 +72,7 @@ impl KnownClient {
         self.holds.get(own).copied()
     }
 
-    /// Returns the time for which the client has at least waited for this name.
+    /// Returns a lower bound for the time that the client has waited for this name.
     pub(crate) fn has_waited(&self, name: &str) -> Option<Duration> {
         self.waits.get(name).copied()
     }

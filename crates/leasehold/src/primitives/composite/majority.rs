@@ -32,8 +32,8 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// grants again, and also any grants by servers that did not answer.
 ///
 /// The guard is valid until a deadline that a majority of the servers guarantee. For one server,
-/// the deadline is the instant at which the request was sent, plus the lease, minus the drift. With
-/// five servers, the third latest of their deadlines counts. Each member is renewed by its own
+/// the deadline is the instant just before the request was sent, plus the lease, minus the drift.
+/// With five servers, the third latest of their deadlines counts. Each member is renewed by its own
 /// client. The guard is [lost](LockGuard::lost) when the members that are still held are no longer
 /// a majority.
 ///

@@ -78,7 +78,7 @@ end
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking    list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking    list: the waiting clients, `number:permits`, in order of arrival
 -- ids       the ids of the new permits, one after the other
 -- lease_ms  how long these permits last
 -- channel   where the waiters listen; the message is the number of free permits
@@ -194,9 +194,9 @@ end
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- ids       the ids, one after the other
 -- lease_ms  how long they last from now
--- most_ms   a permit with a longer remaining lease than this is shortened; 0: never
+-- most_ms   a permit with a longer remaining lease than this is shortened; 0 for never
 -- Returns   n  renewed, and n ms remain now
---           0  a permit is over; nothing was changed
+--           0  the lease of a permit has expired; nothing was changed
 
 local function renew(permits, timeout, ids, lease_ms, most_ms)
   local now, most = now_ms(), tonumber(most_ms)
@@ -228,7 +228,7 @@ end
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking   list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking   list: the waiting clients, `number:permits`, in order of arrival
 -- ids      the ids, one after the other
 -- all      1: all of them or none; 0: all that exist
 -- channel  where the waiters listen; the message is the number of free permits
@@ -261,12 +261,12 @@ end
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking    list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking    list: the waiting clients, `number:permits`, in order of arrival
 -- id        the permit's id
 -- lease_ms  how long it lasts from now
 -- channel   where the waiters listen; the message is the number of free permits
 -- Returns   1  set
---           0  its lease is over, or the permit does not exist
+--           0  its lease has expired, or the permit does not exist
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function update(permits, timeout, asking, id, lease_ms, channel)
@@ -295,7 +295,7 @@ end
 -- id       the permit's id
 -- Returns  n   this number of ms
 --          -1  it never ends: acquired by Redisson without a lease
---          -2  its lease is over, or the permit does not exist
+--          -2  its lease has expired, or the permit does not exist
 --          text WRONGKIND: not a semaphore
 
 local function remaining(permits, timeout, id)
@@ -319,7 +319,7 @@ end
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking   list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking   list: the waiting clients, `number:permits`, in order of arrival
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  { free, held, exists }  free is negative when permits are missing; exists is 0 if the
 --                                 semaphore does not exist, else 1
@@ -349,7 +349,7 @@ end
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- marker   text: the reply to this request, once it has run
 -- done     a marker that is no longer needed
--- asking   list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking   list: the waiting clients, `number:permits`, in order of arrival
 -- total    how many permits there are in total
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  1

@@ -190,7 +190,7 @@ impl ExpirablePermit {
         self.share.protect(work).await
     }
 
-    /// Returns the instant until which the permits are certainly held. This is the time at which
+    /// Returns the instant until which the permits are certainly held. This is the time just before
     /// the last confirmed request was sent, plus the lease, minus the
     /// [drift](crate::ClientBuilder::drift_fraction) and 2 ms. Each renewal moves this instant
     /// forward.

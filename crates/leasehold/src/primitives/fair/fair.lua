@@ -9,7 +9,7 @@
 -- timeouts  zset: the waiters, each with the time (ms) from which Redisson counts it as dead;
 --           Redisson's key
 -- waiters   zset: our waiters among them, each with the time (ms) until which it counts as
---           alive unless it asks again; our own key
+--           alive unless it sends another request; our own key
 -- `key.rs` forms the names of the keys (`fair_queue`, `fair_timeouts`, `fair_waiters`).
 --
 -- Redisson's arithmetic: a waiter's timeout is the timeout of the waiter before it plus an
@@ -192,10 +192,10 @@ end
 -- hold      this hold's field, and its name in line
 -- lease_ms  how long the hold lasts without renewal, from now: a repeated request
 --           lengthens the lease, because the holder counts from the request that was answered
--- place_ms  how long the place is kept unless the waiter asks again; 0 to take no place
+-- place_ms  how long the place is kept unless the waiter sends another request; 0 to take no place
 -- channel   the part before `:uuid:n` in the name of each waiter's channel
--- for_ever  0 if a line in which no waiter asks may expire; 1 if waiters of Redisson may
---           be in it, which do not ask and rely on the line
+-- for_ever  0 if a line whose waiters send no requests may expire; 1 if waiters of Redisson may
+--           be in it, which send no requests and rely on the line
 -- Returns   nil  granted
 --           n    not granted: held for n ms more (-1 without expiry), or free and reserved
 --                for the head of the line for n ms more
@@ -269,13 +269,13 @@ end
 -- timeouts  zset: the time from which Redisson counts each waiter as dead
 -- waiters   zset: our waiters, each with the time until which it counts as alive
 -- holds     the names of the waiters in line, each after a space
--- place_ms  how long the places are kept unless the waiters ask again
+-- place_ms  how long the places are kept unless the waiters send another request
 -- channel   the part before `:uuid:n` in the name of each waiter's channel
--- for_ever  0 if a line in which no waiter asks may expire; 1 if waiters of Redisson may
---           be in it, which do not ask and rely on the line
+-- for_ever  0 if a line whose waiters send no requests may expire; 1 if waiters of Redisson may
+--           be in it, which send no requests and rely on the line
 -- Returns   a list: first, how long the lock is held or reserved for the head, as `fair.acquire`
---           returns it; then the numbers, from 1, of the waiters that must ask one by one, because
---           they have no place, or are the head of a free lock
+--           returns it; then the numbers, from 1, of the waiters that must each send their own
+--           request, because they have no place, or are the head of a free lock
 --           text WRONGKIND: not the line of a fair lock
 
 local function keep_places(lock, queue, timeouts, waiters, holds, place_ms, channel, for_ever)

@@ -93,9 +93,10 @@ impl<'a> FairQueue<'a> {
                 && let Some(timeout) = self.keyspace.zscore(self.timeouts, &waiter)?
                 && timeout > self.free_at
             {
-                // Not earlier than the end of the current hold. The waiter may have waited longer
-                // than Redisson expects, because our waiters before it keep their places by sending
-                // requests, and Redisson removes a waiter whose timeout has passed.
+                // The timeout must not be earlier than the end of the current hold. The waiter may
+                // have waited longer than Redisson expects, because our waiters before it keep
+                // their places by sending requests, and Redisson removes a waiter whose timeout has
+                // passed.
                 let timeout = (timeout - taken).max(self.free_at);
                 self.keyspace.zadd(self.timeouts, &waiter, timeout)?;
             }

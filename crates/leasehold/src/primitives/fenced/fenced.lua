@@ -44,7 +44,7 @@ end
 -- counter     text: the last token
 -- hold        this hold's field
 -- lease_ms    how long the hold lasts without renewal
--- counter_ms  how long the counter outlives its last use; 0 for ever
+-- counter_ms  how long the counter outlives its last use; 0 forever
 -- Returns   { 1, token }  granted; a repeated request changes nothing
 --           n    another hold has the lock for n ms more; -1 without expiry
 --           text WRONGKIND: not a plain lock, or not a counter
@@ -75,7 +75,7 @@ end
 -- lock        hash: one field per hold, `uuid:n`, or `uuid:n:write` for a write hold
 -- counter     text: the last token
 -- hold        this hold's field
--- counter_ms  how long the counter outlives its last use; 0 for ever
+-- counter_ms  how long the counter outlives its last use; 0 forever
 -- Returns   n    the token; a repeated request draws another one, and leaves a gap
 --           0    this hold no longer has the lock; nothing was changed
 --           text WRONGKIND: not a counter
@@ -102,7 +102,7 @@ end
 -- counter     text: the last token
 -- hold        this hold's field
 -- token       the value to which the counter is raised, if it is less
--- counter_ms  how long the counter outlives its last use; 0 for ever
+-- counter_ms  how long the counter outlives its last use; 0 forever
 -- Returns   1    the counter is at least `token` now
 --           0    this hold no longer has the lock; nothing was changed
 --           text WRONGKIND: not a counter

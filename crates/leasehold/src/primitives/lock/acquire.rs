@@ -610,8 +610,8 @@ impl<K: Named> LockAcquire<'_, K> {
 }
 
 impl<K: Named> LockAcquire<'_, K> {
-    /// Returns the channel that shows a release that this client is still subscribed. `None` if no
-    /// release notifies this client by its number.
+    /// Returns the channel by which a release checks whether this client is still subscribed.
+    /// `None` if this client is never notified by its number.
     fn own_channel(&self, slice: Option<Duration>, line: LineMode) -> Option<Arc<str>> {
         let Lock {
             context, channel, ..
@@ -752,7 +752,8 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
                     undo = place.handed_over() => undo,
                     () = place.was_given_back() => return LockGrant::GivenBack,
                 };
-                // This never runs during a request, so the undo for the place is in this field.
+                // This never runs during a request, so the acquire still has the undo for the
+                // place.
                 match self.acquire.take_pending_undo() {
                     Some(own) => place.tie_place_to(&mut undo, own),
                     // The waiter gave up its last request before the answer arrived.

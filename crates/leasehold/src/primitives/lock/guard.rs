@@ -223,7 +223,7 @@ impl LockGuard {
         self.loss().is_none()
     }
 
-    /// Returns the instant until which the lock is certainly held. This is the time at which the
+    /// Returns the instant until which the lock is certainly held. This is the time just before the
     /// last confirmed request was sent, plus the lease, minus the
     /// [drift](crate::ClientBuilder::drift_fraction) and 2 ms. Each renewal moves this instant
     /// forward, up to the end of the [maximum hold time](crate::Lock::max_hold).

@@ -283,7 +283,7 @@ end
 -- lock    hash: one field per hold, `uuid:n`
 -- marker  hash: a field per hold that was ended by force
 -- hold    the lost hold
--- Returns { holder, forced }  the current holder, or an empty text; 1 if the hold was ended by
+-- Returns { holder, forced }  the current holder, or an empty string; 1 if the hold was ended by
 --         force, else 0
 
 local function why_lost(lock, marker, hold)

@@ -170,7 +170,7 @@ pub(crate) fn renewed(keyspace: &mut Keyspace, lock: &[u8], lease_ms: u64, most_
     if most_ms > 0 && u64::try_from(keyspace.pttl(lock)).is_ok_and(|left| left > most_ms) {
         keyspace.pexpire(lock, lease_ms);
     }
-    // Never shortens the lease: requests can overtake each other on the network, and the holder
+    // Never shorten the lease: requests can overtake each other on the network, and the holder
     // relies on the longest lease that was confirmed.
     lengthen(keyspace, lock, lease_ms);
     keyspace.pttl(lock)
@@ -295,7 +295,7 @@ impl Inspect<'_> {
 }
 
 step! {
-    // The note belongs to no holder and keeps no client out.
+    // The note does not belong to a holder and does not keep any client out.
     NOTE_LONGEST: NoteLongest = lock.note_longest, grants: false,
     while_moving: true,
     keys: [longest],

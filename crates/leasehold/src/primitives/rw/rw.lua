@@ -108,7 +108,7 @@ end
 -- readers     sorted set: our readers that have waited for a long time, each with the end of its
 --             reservation
 -- hold        this hold's field
--- inside      the field of the write hold of the same owner, or an empty text
+-- inside      the field of the write hold of the same owner, or an empty string
 -- lease_ms    how long the hold lasts without renewal
 -- yields      0: this reader ignores waiting writers; 1: it lets one of our waiting writers go
 --             first, unless it has a reservation; 2: like 1, but it also reserves a free lock
@@ -340,7 +340,8 @@ local function release_write(lock, asking, hold, channel)
   end
   local is_free = trim_expiry(lock)
   local receivers = wake_all(channel)
-  -- Do this right after those messages: clients in `asking` ignore them and wait for their number.
+  -- Notify the first client right after those messages: clients in `asking` ignore them and wait
+  -- for their number.
   if is_free and receivers > 0 then notify_first(asking, channel) end
   return 1 + receivers
 end
@@ -540,7 +541,7 @@ end
 --         `uuid:n:write`
 -- marker  hash: a field per hold that was ended by force
 -- hold    the lost hold
--- Returns { holder, forced }  the current writer, or an empty text; 1 if the hold was ended by
+-- Returns { holder, forced }  the current writer, or an empty string; 1 if the hold was ended by
 --         force, else 0
 
 local function why_lost(lock, marker, hold)

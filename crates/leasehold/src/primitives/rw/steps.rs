@@ -274,7 +274,8 @@ impl KeepWrite<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        // The field of a read hold that has ended may still exist, but keeps no client out.
+        // The field of a read hold that has ended may still exist, but does not keep any client
+        // out.
         let holds = read_holds(keyspace, self.lock)?;
         let reads = |(field, left): &(Vec<u8>, i64)| field != self.hold && *left >= 0;
         if holds.iter().any(reads) {

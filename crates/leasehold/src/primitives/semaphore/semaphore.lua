@@ -9,7 +9,7 @@
 -- marker     text: "waiters permits free": what this request has granted, and what remained free
 -- done       a marker that is no longer needed
 -- released   text: the marker of the request that last gave permits back
--- asking     list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking     list: the waiting clients, `number:permits`, in order of arrival
 -- sizes      how many permits each waiter wants, separated by spaces
 -- client     this client and how many permits its first waiter wants, as in `asking`; empty if no
 --            release may notify it
@@ -78,7 +78,7 @@ end
 -- permits are free, this notifies the next client.
 --
 -- semaphore  text: the number of free permits
--- asking     list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking     list: the waiting clients, `number:permits`, in order of arrival
 -- client     this client, and how many permits it wanted
 -- channel    where the waiters listen: `publish_free` in `common.lua`
 -- Returns    n     how often the client was in the list
@@ -101,7 +101,7 @@ end
 --
 -- semaphore  text: the number of free permits
 -- marker     the marker of that acquire
--- asking     list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking     list: the waiting clients, `number:permits`, in order of arrival
 -- channel    where the waiters listen: `publish_free` in `common.lua`
 -- Returns    n  permits given back; 0 if the acquire was granted none, or was undone before
 --            text WRONGKIND: not a semaphore; nothing was changed
@@ -144,7 +144,7 @@ end
 -- marker     text: the reply to this request, once it has run
 -- done       a marker that is no longer needed
 -- released   text: the marker of the request that last gave permits back
--- asking     list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking     list: the waiting clients, `number:permits`, in order of arrival
 -- permits    how many more are free; negative for fewer
 -- if_exists  1: change only a semaphore that exists; 0: make it if it does not exist
 -- channel    where the waiters listen: `publish_free` in `common.lua`
@@ -226,9 +226,9 @@ end
 -- semaphore  text: the number of free permits
 -- marker     text: the reply to this request, once it has run
 -- done       a marker that is no longer needed
--- asking     list: the waiting clients, `number:permits`, in the order in which they asked
+-- asking     list: the waiting clients, `number:permits`, in order of arrival
 -- permits    how many permits are free at first
--- expiry_ms  how long the semaphore lives; 0: forever
+-- expiry_ms  how long the semaphore lives; 0 forever
 -- channel    where the waiters listen: `publish_free` in `common.lua`
 -- Returns    1  made
 --            0  it existed; nothing was changed

@@ -10,8 +10,8 @@
 -- counter     text: the last token
 -- hold        this hold's field
 -- lease_ms    how long the hold lasts without renewal
--- counter_ms  how long the counter outlives its last use; 0 for ever
--- payload     the text of this candidate
+-- counter_ms  how long the counter outlives its last use; 0 forever
+-- payload     the string that this candidate has set
 -- terms       where the observers listen; the message is the token
 -- Returns   { 1, token }  granted; a repeated request changes nothing
 --           n    another hold leads for n ms more; -1 without expiry
@@ -103,7 +103,7 @@ end
 -- counter  text: the last token
 -- Returns  { ttl, id, token, payload, since_ms }  ttl in ms, -1 without expiry
 --          { ttl, id, last }  a holder without an entry, such as a Java client, and the last token,
---                             or an empty text
+--                             or an empty string
 --          { -2 }             no leader
 --          text WRONGKIND: not a plain lock
 

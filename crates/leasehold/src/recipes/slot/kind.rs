@@ -232,7 +232,7 @@ impl Answers {
     }
 }
 
-/// The kind of lock of one `begin`.
+/// The kind of lock that one call of `begin` acquires.
 #[derive(Clone)]
 pub(super) struct TurnKind {
     pub(super) wanted: Arc<Wanted>,

@@ -56,7 +56,7 @@ impl Take<'_> {
         if self.fenced {
             fenced::note(keyspace, self.counter, token, self.counter_ms);
         }
-        // Under the lock of the keyspace, so the lock is never free.
+        // This runs under the mutex of the keyspace, so the lock is never free.
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.hdel(self.lock, self.old)?;
         note_taken(keyspace, self.taken, self.old, self.hold);

@@ -65,13 +65,13 @@ end
 -- lease_ms    how long the new hold lasts without renewal
 -- channel     where the waiters listen; each waiter of a fair lock listens to this and `:uuid:n`
 -- fenced      1 if the new hold gets a fencing token
--- counter_ms  how long the counter outlives its last use; 0 for ever
+-- counter_ms  how long the counter outlives its last use; 0 forever
 -- writes      1 if it is a write hold
 -- Returns   { 1, token }                replaced, with the new token or 0; a repeated request
 --                                       changes nothing
 --           { 0, forced, by, holder }   the ticket's hold no longer exists, and nothing was changed:
 --                                       1 if it was ended by force; the hold that has replaced it;
---                                       the present holder
+--                                       the current holder
 --           text WRONGKIND: another kind of lock, or not a counter; nothing was changed
 
 local function take(lock, counter, marker, taken, queue, old, hold, lease_ms, channel, fenced, counter_ms, writes)
@@ -176,8 +176,8 @@ end
 -- ids       the ids of the ticket's permits, one after the other
 -- next      the ids of the new permits, the same number
 -- lease_ms  how long the new permits last without renewal
--- old       the id of the ticket's first permit, as text
--- hold      the id of the first new permit, as text
+-- old       the id of the ticket's first permit, in hex
+-- hold      the id of the first new permit, in hex
 -- Returns   { 1, 0 }            replaced; a repeated request changes nothing
 --           { 0, 0, by, '' }    a permit of the ticket is no longer held, and nothing was changed:
 --                               the permit that has replaced the first one

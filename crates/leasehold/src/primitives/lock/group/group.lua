@@ -178,7 +178,7 @@ end
 -- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
 -- fields    the values' fields, separated by spaces
 -- Returns   n  renewed, and n ms remain now
---           0  this hold has lost one of the values, or its lease is over; nothing was changed
+--           0  this hold has lost one of the values, or its lease has expired; nothing was changed
 
 local function renew(group, hold, lease_ms, most_ms, fields)
   local now, most, ends = now_ms(), tonumber(most_ms), {}
@@ -218,7 +218,7 @@ end
 -- hold    the lost hold
 -- fields  the values' fields, separated by spaces
 -- Returns { forced, f, holder, ... }  1 if the hold was ended by force, else 0; then each field
---         that the hold no longer has, and its holder, or an empty text
+--         that the hold no longer has, and its holder, or an empty string
 
 local function why_lost(group, marker, hold, fields)
   local reply = { redis.call('HEXISTS', marker, hold) }
