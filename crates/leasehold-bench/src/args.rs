@@ -106,7 +106,7 @@ pub(crate) fn run() -> Result<ExitCode> {
             None => cli.bench().await,
         }
     });
-    // A blocking call into a JVM may still be running. No task waits for it.
+    // A blocking call into a JVM may still be running. It does not matter any more.
     runtime.shutdown_background();
     done
 }
@@ -171,8 +171,8 @@ impl Cli {
                 settings: &settings,
             };
             self.scenario(&bench, scenario, &mut results).await;
-            // The machine may have stalled for a moment, so a missed floor is measured again. A
-            // real loss shows each time.
+            // The machine may have stalled for a moment, so a missed floor is measured again. If
+            // the code has become slow, it misses the floor each time.
             let mut tries = if self.short { 2 } else { 0 };
             while tries > 0 && is_missed(floors, scenario, &results) {
                 eprintln!("{}: a goal was missed, measuring again", scenario.name);
@@ -268,7 +268,7 @@ fn is_missed(floors: &[Floor], scenario: &Scenario, results: &Results) -> bool {
     its.any(|floor| matches!(floor.judge(results), Verdict::Missed(_)))
 }
 
-/// Prints the verdicts. Returns whether a floor was missed.
+/// Prints the result for each floor. Returns whether a floor was missed.
 fn judge(floors: &[Floor], results: &Results) -> bool {
     let verdicts = floors.iter().map(|floor| (floor, floor.judge(results)));
     let mut missed = false;

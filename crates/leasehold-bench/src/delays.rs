@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// A distribution of delays in nanoseconds, to three digits.
+/// A distribution of delays in nanoseconds, with three significant digits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub(crate) struct Delays(Histogram<u64>);

@@ -1,4 +1,4 @@
-//! The figures of a row: their names, for floors and JSON, and their headings.
+//! The figures in a row: their names in floors and in JSON, and their headings.
 
 use std::fmt;
 use std::str::FromStr;
@@ -86,7 +86,7 @@ impl Figure {
         }
     }
 
-    /// Returns the heading of the figure, for the page.
+    /// Returns the heading of the figure on the page.
     pub(crate) const fn heading(self) -> &'static str {
         match self {
             Self::Pairs => "pairs/s",

@@ -1,7 +1,8 @@
-//! Floors: how much better than another system a figure must be, or how large it may be.
+//! Floors: limits that say how much better than another system a figure must be, or how large it
+//! may be.
 //!
-//! Each floor is one line: a scenario, a figure of `leasehold`, `>=` or `<=`, a number, and
-//! `x SYSTEM` if the number is a ratio. `#` starts a comment.
+//! Each floor is one line: a scenario, a figure of the system `leasehold`, `>=` or `<=`, a number,
+//! and `x SYSTEM` if the number is a ratio to that system's figure. `#` starts a comment.
 
 use std::fmt;
 

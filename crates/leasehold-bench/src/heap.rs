@@ -1,6 +1,7 @@
-//! Counts bytes on the heap that are allocated and not yet freed, by any code. The memory that a
-//! process has from its system says more about the allocator than about a lock. Also counts blocks,
-//! which are allocations. Each allocation costs time, and the count is the same on a busy machine.
+//! Counts the bytes on the heap that any code has allocated and not yet freed. (The memory that the
+//! operating system has given to a process says more about the allocator than about a lock.) Also
+//! counts blocks, which are allocations. Each allocation costs time, and their number is the same
+//! on a busy machine.
 #![allow(
     unsafe_code,
     reason = "an allocator is unsafe to write; this one only counts"
@@ -9,13 +10,13 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// Whether allocations are counted. Two processors that update one counter wait for each other,
-/// which would be part of every figure.
+/// Whether allocations are counted. Counting is off by default, because processors that update one
+/// counter wait for each other, and this would affect every figure.
 static ON: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicI64 = AtomicI64::new(0);
 static BLOCKS: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, with counters that are on while a measurement needs them.
+/// The system's allocator, with counters that are turned on while a measurement needs them.
 #[derive(Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -27,9 +28,9 @@ pub struct Counted;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Heap {
-    /// Number of bytes by which the memory in use has grown since [`count`].
+    /// Number of bytes by which the memory in use has grown since the call to [`count`].
     pub bytes: i64,
-    /// Number of blocks that were allocated since then.
+    /// Number of blocks that were allocated since that call.
     pub blocks: i64,
 }
 
@@ -40,7 +41,7 @@ pub fn count() {
     ON.store(true, Ordering::SeqCst);
 }
 
-/// Stops counting, and returns the counts since [`count`].
+/// Stops counting, and returns the counts since the call to [`count`].
 pub fn counted() -> Heap {
     ON.store(false, Ordering::SeqCst);
     Heap {

@@ -1,4 +1,4 @@
-//! The bench program, and the parts that it shares with the loads.
+//! The benchmark program, and the parts that it shares with the program `load`.
 
 mod args;
 mod delays;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// The result of a measurement. People read its failures; no program distinguishes them.
+/// The result of a measurement. Only people read the errors, so they have no kinds.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Runs the program with its command-line arguments.

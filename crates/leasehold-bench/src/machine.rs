@@ -1,4 +1,4 @@
-//! The machine of the measurements, and the versions of the programs on it.
+//! The machine on which the measurements ran, and the versions of the programs on it.
 
 use std::process::Command;
 use std::{fs, thread};
@@ -14,7 +14,8 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) system: String,
-    /// Number of processes that were ready to run at the start, averaged over a minute.
+    /// Number of processes that were ready to run when the measurements began, averaged over a
+    /// minute.
     pub(crate) load: String,
     pub(crate) server: String,
     pub(crate) java: String,
@@ -81,7 +82,7 @@ fn java() -> String {
     version.unwrap_or("none").to_owned()
 }
 
-/// Returns the version of a crate with which this program was built.
+/// Returns the version of a crate that is built into this program.
 fn locked(name: &str) -> String {
     let lock = include_str!("../../../Cargo.lock");
     let entry = format!("name = \"{name}\"\nversion = \"");

@@ -1,5 +1,5 @@
-//! Measures how fast the locks are and what they cost, beside bare scripts, rslock and live
-//! Redissons.
+//! Measures how fast the locks are and what they cost, in comparison with bare scripts, rslock and
+//! live Redisson clients.
 
 use leasehold_bench::heap::Counted;
 

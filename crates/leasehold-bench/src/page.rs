@@ -152,7 +152,7 @@ mod tests {
         );
     }
 
-    /// Fails if the page still shows a scenario that no longer exists, or lacks a new one.
+    /// Checks that the page shows exactly the scenarios that exist.
     #[test]
     fn rows_of_the_page_are_the_scenarios() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/performance.md");

@@ -1,4 +1,4 @@
-//! The plots of the page, as SVG that is readable on a light and on a dark page.
+//! The plots on the page, as SVG that is readable on a light and on a dark background.
 
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
@@ -55,7 +55,7 @@ fn holds(results: &Results) -> Result<String> {
     .draw(&lines)
 }
 
-/// Plots the share of hand-overs by their delay.
+/// Plots which share of the hand-overs had at most a given delay.
 fn hand_over(results: &Results) -> Result<String> {
     let line = |system: System| {
         let row = results.row("hand-over", system.name())?;
@@ -169,7 +169,7 @@ impl Plot {
     }
 }
 
-/// Places each line's name at its end, so that no name covers another.
+/// Places the name of each line at the end of the line, so that names do not overlap.
 fn labels(lines: &[Line], place: impl Fn((f64, f64)) -> (i32, i32)) -> Vec<(&Line, (i32, i32))> {
     const HEIGHT: i32 = 15;
     let end = |line| {
@@ -200,7 +200,7 @@ fn heights(lines: &[Line]) -> std::ops::Range<f64> {
     low..high.max(low * 10.0)
 }
 
-/// Formats a number without trailing zeros after its point.
+/// Formats a number without trailing zeros after the decimal point.
 fn tick(number: f64) -> String {
     let text = short(number);
     match text.contains('.') {

@@ -17,7 +17,7 @@ pub(crate) struct Results {
     /// The duration of each round, in milliseconds.
     pub(crate) run_ms: u64,
     pub(crate) rows: Vec<Row>,
-    /// The measurements that were not possible, and why.
+    /// The measurements that were not possible, and the reasons.
     pub(crate) skipped: Vec<Skipped>,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Row {
     pub(crate) scenario: String,
     pub(crate) system: String,
     pub(crate) rounds: Vec<BTreeMap<Figure, f64>>,
-    /// The delays of all rounds: pairs of a percentage and the delay that this share of the pairs
-    /// did not exceed.
+    /// The delays in all rounds, as a list of a percentage and the delay that this share of the
+    /// acquires and releases did not exceed.
     pub(crate) delays_us: Vec<(f64, f64)>,
 }
 
@@ -105,8 +105,8 @@ impl Row {
         spread(values.collect::<Option<Vec<f64>>>()?)
     }
 
-    /// Divides the figure of each round by the other row's figure of the same round. If the machine
-    /// becomes slow, it slows both in that round.
+    /// Divides the figure in each round by the other row's figure in the same round. If the machine
+    /// becomes slow, both figures in that round are affected.
     pub(crate) fn ratio(&self, to: &Self, figure: Figure) -> Option<Spread> {
         let both = self.rounds.iter().zip(&to.rounds);
         let ratios = both.map(|(ours, theirs)| Some(ours.get(&figure)? / theirs.get(&figure)?));
@@ -127,7 +127,7 @@ fn spread(mut values: Vec<f64>) -> Option<Spread> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns a row of rounds with one figure each.
+    /// Returns a row in which each round has one figure.
     pub(crate) fn row(scenario: &str, system: &str, figure: Figure, rounds: &[f64]) -> Row {
         Row {
             rounds: rounds

@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) run: Duration,
     /// Whether everything is as small and short as possible.
     pub(crate) tiny: bool,
-    /// The systems to measure in each scenario, or all of them if `None`.
+    /// The systems to measure in each scenario; all of them if `None`.
     pub(crate) systems: Option<BTreeSet<System>>,
 }
 
@@ -66,12 +66,12 @@ impl Bench<'_> {
         (lanes.into_iter().map(Lane::row).collect(), skipped)
     }
 
-    /// Returns the number of rounds. Locks that are only held are measured for two renewals in each
-    /// round, which takes long.
+    /// Returns the number of rounds. Scenarios that only hold locks have few rounds, because each
+    /// of their rounds lasts for two renewals, which takes a long time.
     fn rounds(&self, kind: Kind) -> usize {
         match kind {
             Kind::Held { .. } => self.settings.rounds.min(2),
-            // A single round repeats the move or failover itself.
+            // In these scenarios, a single round repeats the move or the failover.
             Kind::Moved { .. } | Kind::FailedOver { .. } => 1,
             _ => self.settings.rounds,
         }
@@ -105,7 +105,7 @@ fn skip(scenario: &Scenario, system: System, why: &dyn std::error::Error) -> Ski
     }
 }
 
-/// One system in one scenario, over all rounds.
+/// One system in one scenario, with all its rounds.
 struct Lane<'a> {
     system: System,
     stage: Stage<'a>,
@@ -121,7 +121,8 @@ impl<'a> Lane<'a> {
         };
         let name = format!("bench:{}:{system}", scenario.name);
         let mut stage = Stage::open(bench, kind, system, name).await?;
-        // The warm-up keeps connecting, loading scripts and running cold code out of the figures.
+        // Because of the warm-up, the figures do not include connecting, loading scripts and
+        // running cold code.
         stage.warm_up(bench.warm_up_time(system)).await?;
         Ok(Self {
             system,

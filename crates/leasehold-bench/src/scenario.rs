@@ -3,7 +3,7 @@
 use crate::system::System;
 use crate::task::What;
 
-/// A scenario. The table has one row for each system that can run it.
+/// A scenario. The table has one row for each system that can run the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -12,7 +12,7 @@ pub(crate) struct Scenario {
     pub(crate) kind: Kind,
     pub(crate) on: Topology,
     pub(crate) systems: &'static [System],
-    /// The systems that the short form compares, or none if it leaves the scenario out.
+    /// The systems that `--short` compares. Empty if `--short` leaves the scenario out.
     pub(crate) short: &'static [System],
 }
 
@@ -30,30 +30,30 @@ pub(crate) enum Topology {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// Tasks of one process, each with its own name.
+    /// Tasks in one process, each with its own name.
     Own {
         tasks: usize,
     },
-    /// Tasks of one process that want one name.
+    /// Tasks in one process that want one name.
     One {
         what: What,
         tasks: usize,
         writes_every: u64,
     },
-    /// Like `One` with locks, over several processes.
+    /// Like `One` with locks, but in several processes.
     Processes {
         processes: usize,
         tasks: usize,
     },
-    /// Like `One` with locks, plus one waiter of system `waiter` in another process.
+    /// Like `One` with locks, plus one waiter in another process, which uses the system `waiter`.
     Beside {
         tasks: usize,
         waiter: System,
     },
     /// Two processes that acquire a lock alternately.
     HandOver,
-    /// A client gets a lock from another client just after the lock's slot has moved. Repeated
-    /// `times` times.
+    /// A client gets a lock from another client just after the lock's slot has moved. This is
+    /// repeated `times` times.
     Moved {
         times: usize,
     },
@@ -73,8 +73,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the system of the waiter, in another process, that competes with the measured
-    /// system.
+    /// Returns the system that the waiter in another process uses, if the scenario has one.
     pub(crate) fn waiter(self) -> Option<System> {
         match self {
             Self::Beside { waiter, .. } => Some(waiter),
@@ -82,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// Returns the scenario as small as possible, to see whether it works.
+    /// Returns the smallest version of the scenario, to see whether it works.
     pub(crate) fn tiny(self) -> Self {
         const FEW: usize = 4;
         match self {
@@ -113,7 +112,7 @@ impl Kind {
     }
 }
 
-/// Returns the scenario of this name.
+/// Returns the scenario with this name.
 pub(crate) fn named(name: &str) -> Result<&'static Scenario, String> {
     let found = ALL.iter().find(|scenario| scenario.name == name);
     found.ok_or_else(|| format!("no scenario `{name}`; --list has all of them"))
@@ -179,8 +178,8 @@ const fn on_cluster(
     }
 }
 
-/// Returns a scenario of tasks that each have their own lock. A hold may need confirmation beyond
-/// the master's memory.
+/// Returns a scenario in which each task has its own lock, and replicas or a disk may have to
+/// confirm the holds.
 const fn confirmed(name: &'static str, what: &'static str, tasks: usize, on: Topology) -> Scenario {
     let systems = match on {
         Topology::OnDisk => WRITTEN,

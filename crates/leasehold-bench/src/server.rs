@@ -7,7 +7,7 @@ use leasehold_testkit::{RedisServer, Reply};
 
 use crate::{Result, usage};
 
-/// Returns a number of a section of `INFO`.
+/// Returns a number from a section of `INFO`.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ pub fn memory(server: &RedisServer) -> Result<u64> {
 pub fn calls(server: &RedisServer, command: &str) -> Result<u64> {
     let info = info(server, "commandstats")?;
     let prefix = format!("cmdstat_{command}:calls=");
-    // A command that has never run has no line.
+    // A command that has never run has no line in the report.
     Ok(info
         .lines()
         .find_map(|line| line.strip_prefix(&prefix))
@@ -45,7 +45,7 @@ pub fn calls(server: &RedisServer, command: &str) -> Result<u64> {
         .unwrap_or(0))
 }
 
-/// Returns how often scripts were called so far, by `EVALSHA` or `EVAL`.
+/// Returns how often scripts were called so far, with `EVALSHA` or `EVAL`.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ pub fn scripts(server: &RedisServer) -> Result<u64> {
     Ok(calls(server, "evalsha")? + calls(server, "eval")?)
 }
 
-/// Returns the server's own distribution of the durations of script calls, as text.
+/// Returns the server's own histogram of the durations of script calls, as a string.
 ///
 /// # Errors
 ///
@@ -68,9 +68,9 @@ pub fn script_times(server: &RedisServer) -> Result<String> {
         .replace(',', ", "))
 }
 
-/// Returns how many script calls took the server longer than about 1 ms, and a bound in us that no
-/// call exceeded. They are read from the server's histogram, because the server's log of slow calls
-/// would use memory that grows.
+/// Returns how many script calls took longer than about 1 ms on the server, and a bound in us that
+/// no call exceeded. Both are read from the server's histogram, because the server's log of slow
+/// calls would use more and more memory.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ pub fn slow_scripts(server: &RedisServer) -> Result<(i64, i64)> {
         .as_array()
         .and_then(|commands| commands.get(1)?.as_array()?.get(3)?.as_array())
         .ok_or("no histogram of evalsha")?;
-    // The list has pairs of an upper bound and the number of calls within it.
+    // The list has pairs of an upper bound and the number of calls up to this bound.
     let numbers: Vec<i64> = buckets.iter().filter_map(Reply::as_int).collect();
     let within = |most: i64| {
         let counts = numbers.chunks_exact(2).filter(|pair| pair[0] <= most);
@@ -105,7 +105,7 @@ pub(crate) fn version(server: &RedisServer) -> Result<String> {
     })
 }
 
-/// The work that servers have done so far.
+/// The work that servers have done up to a point in time.
 #[derive(Debug)]
 pub(crate) struct Work {
     calls: BTreeMap<String, u64>,
@@ -113,7 +113,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Returns the work of all these servers together.
+    /// Returns the total work of all these servers up to now.
     pub(crate) fn so_far(servers: &[RedisServer]) -> Result<Self> {
         let (mut calls, mut cpu) = (BTreeMap::new(), Duration::ZERO);
         for server in servers {
@@ -122,7 +122,7 @@ impl Work {
                 let Some((name, rest)) = of.and_then(|line| line.split_once(":calls=")) else {
                     continue;
                 };
-                // The `INFO` requests for these figures are not part of them.
+                // The `INFO` commands that read these figures are not counted.
                 if name != "info" {
                     let count: u64 = rest.split(',').next().unwrap_or_default().parse()?;
                     *calls.entry(name.to_owned()).or_default() += count;
@@ -133,12 +133,12 @@ impl Work {
         Ok(Self { calls, cpu })
     }
 
-    /// Returns how many commands have run since then, including commands of scripts.
+    /// Returns how many commands have run since `then`, including commands in scripts.
     pub(crate) fn commands_since(&self, then: &Self) -> u64 {
         self.calls.values().sum::<u64>() - then.calls.values().sum::<u64>()
     }
 
-    /// Returns how many scripts were called since then.
+    /// Returns how many scripts were called since `then`.
     pub(crate) fn scripts_since(&self, then: &Self) -> u64 {
         let scripts = |work: &Self| {
             let calls = |name| work.calls.get(name).copied().unwrap_or(0);
@@ -147,7 +147,7 @@ impl Work {
         scripts(self) - scripts(then)
     }
 
-    /// Returns the user and system time of all threads of the servers since then.
+    /// Returns the user and system time that all threads of the servers have used since `then`.
     pub(crate) fn cpu_since(&self, then: &Self) -> Duration {
         self.cpu.saturating_sub(then.cpu)
     }

@@ -27,7 +27,7 @@ pub(crate) enum System {
     /// Leasehold without hand-over within the process: each release is sent to the server. See
     /// `Lock::local_hand_over`.
     NoHandOver,
-    /// Leasehold whose names are not shared with Redisson: see `Peers::RustOnly`.
+    /// Leasehold with names that are not shared with Redisson: see `Peers::RustOnly`.
     RustOnly,
     /// Leasehold with holds that this number of replicas must confirm.
     OneReplica,
@@ -112,7 +112,7 @@ pub(crate) trait Worker: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Here,
-    /// A process of its own. Clients of Redisson always share one JVM, which costs less.
+    /// A separate process. Redisson's clients always share one JVM, which costs less.
     Apart,
 }
 
@@ -135,7 +135,8 @@ pub(crate) async fn here(system: System, url: &str) -> Result<Arc<dyn Worker>> {
 pub(crate) struct Systems {
     url: String,
     jvms: Mutex<BTreeMap<System, Arc<Redisson>>>,
-    /// Whether `leasehold` hands locks over within the process. Without this, floors are missed.
+    /// Whether the system `leasehold` hands locks over within the process. If it does not, floors
+    /// are missed.
     hand_over: bool,
 }
 
@@ -179,7 +180,8 @@ impl Systems {
             return Ok(Arc::clone(jvm));
         }
         let url = self.url.clone();
-        // This panics if the driver can't be built, which ends only its own thread.
+        // This panics if the driver can't be built. The panic ends only the thread that runs this
+        // code.
         let start = move || Redisson::start_as_shipped(version, &url);
         let jvm = tokio::task::spawn_blocking(start).await;
         let jvm = Arc::new(jvm.map_err(|panic| Error::from(format!("its JVM: {panic}")))?);
@@ -188,7 +190,7 @@ impl Systems {
     }
 }
 
-/// Returns the error of a system that can't do this task.
+/// Returns the error for a system that can't do this task.
 fn cannot(system: &str, task: &Task) -> Error {
     format!("{system} has nothing for {task:?}").into()
 }

@@ -1,4 +1,4 @@
-//! The tables, for the terminal and for the page.
+//! The tables that are printed on the terminal and on the page.
 
 use comfy_table::Table;
 
@@ -6,14 +6,14 @@ use crate::figure::{Figure, short};
 use crate::results::{Results, Row};
 use crate::scenario;
 
-/// A table: its title, its headings, and its cells row by row.
+/// A table: its title, its headings, and its cells in rows.
 pub(crate) struct Sheet {
     pub(crate) title: &'static str,
     pub(crate) head: Vec<&'static str>,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// A kind of table, for the rows that have its first figure.
+/// A kind of table. It contains the rows that have its first figure.
 struct Kind {
     title: &'static str,
     figures: &'static [Figure],
@@ -24,7 +24,7 @@ use Figure::{
     ServerBytes, ServerPercent, ServerUs, Validity, WaiterMax, WaiterP50, WaiterP99, WaiterPairs,
 };
 
-/// The kinds of table. A row appears in each table whose first figure it has.
+/// The kinds of tables. A row appears in each table whose first figure it has.
 const KINDS: [Kind; 5] = [
     Kind {
         title: "Pairs of acquire and release",
@@ -77,7 +77,7 @@ pub(crate) fn sheets(results: &Results) -> Vec<Sheet> {
 impl Kind {
     fn has(&self, row: &Row) -> bool {
         let first = self.figures[0];
-        // Held locks have their own table, and so have pairs.
+        // Rows of held locks or of pairs appear in their own tables.
         let is_elsewhere = match first {
             Rss => row.spread(ClientPercent).is_some(),
             P50 => row.spread(Commands).is_some(),
@@ -95,7 +95,8 @@ impl Kind {
     }
 }
 
-/// Returns the median, with the least and the most for figures that readers may want to compare.
+/// Returns the median. For figures that readers may want to compare, also returns the minimum and
+/// the maximum.
 fn cell(row: &Row, figure: Figure) -> String {
     let Some(spread) = row.spread(figure) else {
         return "-".to_owned();

@@ -1,4 +1,4 @@
-//! The tasks that a client does, here or in another process, and its reports.
+//! The tasks that a client does, in this or in another process, and its reports.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::delays::Delays;
 pub(crate) enum Task {
     /// Acquires and releases for a while.
     Pairs(Pairs),
-    /// Acquires a lock in a loop, with a pause in which another client acquires it.
+    /// Acquires a lock in a loop, with pauses in which another client acquires the lock.
     HandOver {
         name: String,
         run_ms: u64,
@@ -38,9 +38,9 @@ pub(crate) struct Pairs {
     pub(crate) own_names: bool,
     pub(crate) tasks: usize,
     pub(crate) run_ms: u64,
-    /// For a read-write lock: the mean number of pairs of which one is a write, chosen at random.
+    /// For a read-write lock: on average, one pair in this number is a write, chosen at random.
     pub(crate) writes_every: u64,
-    /// Number of permits of a semaphore.
+    /// Number of permits that a semaphore has.
     pub(crate) permits: u32,
 }
 
@@ -51,17 +51,17 @@ pub(crate) enum What {
     Lock,
     /// A lock that its owner already holds.
     Reentrant,
-    /// A lock of the embedded backend.
+    /// A lock on the embedded backend.
     Embedded,
     Fair,
     Rw,
     Semaphore,
     Expirable,
-    /// A lock of a client that connects for each pair.
+    /// A lock, with a client that connects anew for each pair.
     Connect,
 }
 
-/// The report of a task. Each task fills the fields that it has.
+/// The report of a task. Each task fills the fields that apply to it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Done {
@@ -73,14 +73,14 @@ pub(crate) struct Done {
     pub(crate) took_ns: u64,
     /// The times at which a lock was requested, granted and released.
     pub(crate) holds: Vec<[u64; 3]>,
-    /// The growth of the memory of the process, and of its heap, in bytes.
+    /// The growth of the process's memory, and of its heap, in bytes.
     pub(crate) rss: i64,
     pub(crate) heap: i64,
     /// Number of locks that were lost before they were released.
     pub(crate) lost: u64,
-    /// The smallest share of its lease that a lock had left, in percent.
+    /// The smallest share of its lease that any lock had left, in percent.
     pub(crate) least_validity: Option<f64>,
-    /// CPU time spent on watching, which the locks do not cause.
+    /// CPU time that was spent on watching the locks, not on the locks.
     pub(crate) looking_ns: u64,
 }
 

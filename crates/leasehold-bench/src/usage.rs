@@ -34,7 +34,7 @@ pub fn cpu_of_this_thread() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Returns how many bytes of this process are in memory.
+/// Returns how many bytes of memory this process uses (its resident set).
 ///
 /// # Errors
 ///

@@ -11,9 +11,9 @@ use crate::duration::Duration;
 
 const KEYS: &str = "client, wait, busy, kind, lease, fixed_lease, max_hold, progress_within, owner, protect, crate";
 
-/// The arguments of one use of the attribute.
+/// The arguments in one use of the attribute.
 pub(crate) struct Arguments {
-    /// The format string of the name, and the values of its empty braces.
+    /// The format string for the name, and the values for the empty braces (`{}`) in it.
     name: (LitStr, Vec<Expr>),
     pub(crate) client: Expr,
     pub(crate) wait: Option<Duration>,
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     max_hold: Option<Duration>,
     progress_within: Option<Duration>,
     owner: Option<Expr>,
-    /// Whether a loss stops the body, and the place where the attribute says this.
+    /// Whether a loss stops the body, and the place in the attribute that sets this.
     pub(crate) protect: Option<(bool, Span)>,
     krate: Option<Path>,
 }
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Write,
 }
 
-/// The value of a key, and the key.
+/// The value of an argument, and its key.
 type Setting<T> = Option<(T, Ident)>;
 
 /// The settings that were found so far.
@@ -82,7 +82,7 @@ impl Parse for Arguments {
     }
 }
 
-/// Reads the format string of the name.
+/// Reads the format string for the name.
 fn template(input: ParseStream<'_>) -> Result<LitStr> {
     let example = "begin with the name of the lock, as a string such as \"invoice:{id}\"";
     if input.is_empty() {
@@ -182,7 +182,8 @@ fn duration(setting: Setting<Expr>) -> Result<Option<Duration>> {
     setting.map(|(value, _)| Duration::of(value)).transpose()
 }
 
-/// Returns the value that `busy` returns: `busy = Ok(())` and `busy = return Ok(())` mean the same.
+/// Returns the value in `busy`, without a `return`: `busy = Ok(())` and `busy = return Ok(())` have
+/// the same meaning.
 fn returned(value: Expr) -> Expr {
     match value {
         Expr::Return(value) => match value.expr {
@@ -219,8 +220,8 @@ impl Arguments {
         }
     }
 
-    /// Returns the expression that makes the lock, with its settings. `client_type` is the type of
-    /// the client.
+    /// Returns the expression that creates the lock, with its settings. `client_type` is the type
+    /// of the client.
     pub(crate) fn lock(&self, client_type: &TokenStream) -> TokenStream {
         let ((template, values), client) = (&self.name, &self.client);
         let (method, side) = match self.kind {
@@ -231,8 +232,8 @@ impl Arguments {
             Kind::Write => (quote!(rw_lock), quote!(.write_lock())),
         };
         let name = quote!(::std::format!(#template #(, #values)*));
-        // A function and not a method, so that the compiler names the type of a wrong client, at
-        // the place of the expression.
+        // The code calls a function, not a method. So if the client has a wrong type, the compiler
+        // names the type, at the place of the expression.
         let reference = quote::quote_spanned!(client.span()=> &#client);
         let mut lock = quote!(#client_type::#method(#reference, #name)#side);
         let settings = [

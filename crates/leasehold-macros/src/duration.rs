@@ -46,7 +46,7 @@ impl Duration {
     }
 }
 
-/// Returns the milliseconds of a text such as `1m30s`; `None` if it is not a duration.
+/// Returns the milliseconds in a string such as `1m30s`, or `None` if it is not a duration.
 fn milliseconds(text: &str) -> Option<u64> {
     let (mut rest, mut sum) = (text.trim(), 0_u64);
     if rest.is_empty() {

@@ -1,4 +1,4 @@
-//! The function with the lock around its body.
+//! Expands a function: puts the lock around its body.
 
 use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
@@ -39,7 +39,7 @@ pub(crate) fn locked(arguments: &Arguments, function: &Function) -> Result<Token
     Ok(quote!(#(#attributes)* #visibility #signature { #body }))
 }
 
-/// The names that the body can't see.
+/// The names of variables that the body can't use.
 struct Hidden {
     lock: Ident,
     guard: Ident,
@@ -69,7 +69,7 @@ fn in_future(arguments: &Arguments, output_type: &Type, body: &TokenStream) -> T
     let acquired = acquired(arguments, output_type, &quote!(.await));
     let typed = typed(output_type, body);
     let work = quote!(async move { #typed });
-    // A loss is the error of the outer result. The error of the body is in the inner result.
+    // A loss is the error in the outer `Result`. An error from the body is in the inner `Result`.
     let run = match arguments.protect {
         Some((false, _)) => quote!(::core::result::Result::<_, #krate::Error>::Ok(#work.await)),
         _ => quote! {
@@ -116,10 +116,11 @@ fn in_thread(arguments: &Arguments, output_type: &Type, body: &TokenStream) -> T
     let typed = typed(output_type, body);
     let unreleased = converted(output_type, "error");
     let visible = visible(&guard);
-    // The names of functions have no hygiene: a short one would hide a function of the caller.
+    // Function names are not hygienic in macros: a short name could hide a function of the caller.
     let once = Ident::new("leasehold_macros_call_once", Span::mixed_site());
     quote! {
-        // A closure that is called in place could not return what it has borrowed mutably.
+        // A closure that is called in place could not return a reference that it has borrowed
+        // mutably.
         fn #once<T>(work: impl ::core::ops::FnOnce() -> T) -> T {
             work()
         }
@@ -140,7 +141,8 @@ fn in_thread(arguments: &Arguments, output_type: &Type, body: &TokenStream) -> T
     }
 }
 
-/// Returns the statement that makes the guard, or returns from the function.
+/// Returns the statement that acquires the lock and creates the guard, or returns from the
+/// function.
 fn acquired(arguments: &Arguments, output_type: &Type, awaited: &TokenStream) -> TokenStream {
     let Hidden { lock, guard, .. } = Hidden::new();
     let failed = converted(output_type, "error");
@@ -177,10 +179,11 @@ fn acquired(arguments: &Arguments, output_type: &Type, awaited: &TokenStream) ->
     }
 }
 
-/// Returns the arm of a `match` that returns an error of the library as an error of the function.
+/// Returns the arm of a `match` that converts an error of the library, and returns it from the
+/// function.
 fn converted(output_type: &Type, name: &str) -> TokenStream {
-    // The compiler reports a missing `From`, or a type that is no `Result`, at the type of the
-    // function.
+    // With this span, the compiler reports a missing `From`, or a type that is not a `Result`, at
+    // the function's return type.
     let place = Span::mixed_site().located_at(output_type.span());
     let error = Ident::new(name, place);
     let returned = quote_spanned! {place=>
@@ -189,7 +192,7 @@ fn converted(output_type: &Type, name: &str) -> TokenStream {
     quote!(::core::result::Result::Err(#error) => #returned,)
 }
 
-/// Returns the statement that shows the guard to the body.
+/// Returns the statement that makes the guard visible to the body.
 fn visible(guard: &Ident) -> TokenStream {
     let name = Ident::new("lock_guard", Span::call_site());
     quote! {
@@ -198,8 +201,8 @@ fn visible(guard: &Ident) -> TokenStream {
     }
 }
 
-/// Returns the body with the type of its output. Without it, the compiler could not tell the error
-/// type of a `?` in the body.
+/// Returns the body with the type of its output. Without this type, the compiler could not infer
+/// the error type of a `?` in the body.
 fn typed(output_type: &Type, body: &TokenStream) -> TokenStream {
     let output_type = without_impl(quote!(#output_type));
     let output = Ident::new("output", Span::mixed_site());
@@ -211,7 +214,8 @@ fn typed(output_type: &Type, body: &TokenStream) -> TokenStream {
     }
 }
 
-/// Replaces each `impl Trait` by `_`, because no expression can have this type.
+/// Replaces each `impl Trait` with `_`, because `impl Trait` can't be written as the type of an
+/// expression.
 fn without_impl(tokens: TokenStream) -> TokenStream {
     let (mut replaced, mut tokens) = (TokenStream::new(), tokens.into_iter().peekable());
     while let Some(token) = tokens.next() {
@@ -219,14 +223,14 @@ fn without_impl(tokens: TokenStream) -> TokenStream {
             TokenTree::Ident(word) if word == "impl" => {
                 replaced.extend(quote!(_));
                 let (mut depth, mut before) = (0_i32, ' ');
-                // The bounds end at a comma or at the end of the list in which they are.
+                // The bounds end at a comma, or at the end of the list that contains them.
                 while let Some(next) = tokens.peek() {
                     let mark = match next {
                         TokenTree::Punct(mark) => mark.as_char(),
                         _ => ' ',
                     };
                     match (before, mark) {
-                        // The arrow of a closure's bound.
+                        // This is the arrow in a bound such as `Fn() -> T`.
                         ('-', '>') => {}
                         (_, '>' | ',') if depth == 0 => break,
                         (_, '<') => depth += 1,

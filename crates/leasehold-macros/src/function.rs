@@ -14,7 +14,7 @@ pub(crate) struct Function {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) visibility: Visibility,
     pub(crate) signature: Signature,
-    // Not parsed: the compiler reports errors in it better.
+    // The body is not parsed here, because the compiler reports errors in it better.
     pub(crate) body: Group,
 }
 
@@ -57,8 +57,8 @@ impl Parse for Function {
 pub(crate) enum Form {
     /// An `async fn`.
     Async { output: Type, body: TokenStream },
-    /// A function that returns `Box::pin(async move { … })`, as `#[async_trait]` makes it of an
-    /// async method. `before` are the statements before that expression.
+    /// A function that returns `Box::pin(async move { … })`. `#[async_trait]` turns async methods
+    /// into such functions. `before` contains the statements before that expression.
     Boxed {
         output: Type,
         before: Vec<Stmt>,
@@ -115,7 +115,7 @@ impl Function {
     }
 }
 
-/// Returns the output of the future, if the type is `Pin<Box<dyn Future<Output = …>>>`.
+/// Returns the future's output, if the type is `Pin<Box<dyn Future<Output = …>>>`.
 fn boxed_output(output: &Type) -> Option<&Type> {
     let boxed = argument(output, "Pin")?;
     let Type::TraitObject(object) = argument(boxed, "Box")? else {
@@ -140,7 +140,7 @@ fn boxed_output(output: &Type) -> Option<&Type> {
     })
 }
 
-/// Returns the first type argument of the type with this name.
+/// Returns the first generic argument of the type, if the type has this name.
 fn argument<'a>(of: &'a Type, name: &str) -> Option<&'a Type> {
     let Type::Path(path) = of else { return None };
     let last = path

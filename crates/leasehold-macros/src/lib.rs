@@ -1,5 +1,5 @@
-//! The attribute [`locked`] of the crate `leasehold`. Use it through the feature `macros` of that
-//! crate.
+//! The attribute [`locked`] for the crate `leasehold`. Use it through that crate's feature
+//! `macros`.
 
 #![forbid(unsafe_code)]
 
@@ -37,20 +37,21 @@ use function::Function;
 /// # }
 /// ```
 ///
-/// The first argument is the name of the lock, as a format string. It can use the arguments of the
-/// function (`"invoice:{id}"`), and is followed by the values of empty braces
-/// (`"invoice:{}", invoice.id`). The compiler checks it like the arguments of `format!`.
+/// The first argument is the name of the lock, as a format string. The string can use the arguments
+/// of the function (`"invoice:{id}"`). If it has empty braces, their values follow the string
+/// (`"invoice:{}", invoice.id`). The compiler checks the string and the values like the arguments
+/// of `format!`.
 ///
 /// | key | value | default |
 /// |---|---|---|
 /// | `client` | the client, by value or by reference. The expression may use the arguments and `self` | required |
-/// | `wait` | how long to wait for the lock. `"0s"` asks once | waits without a limit |
-/// | `busy` | what the function returns if the lock was still held after `wait` | `Err(Busy.into())` |
+/// | `wait` | how long to wait for the lock. `"0s"` tries once and does not wait | waits without a limit |
+/// | `busy` | what the function returns if another client still holds the lock after `wait` | `Err(Busy.into())` |
 /// | `kind` | `"plain"`, `"fair"`, `"fenced"`, `"read"` or `"write"` | `"plain"` |
 /// | `lease` | the lease of the hold, which is renewed | the client's lease |
 /// | `fixed_lease` | the lease of a hold that is not renewed | the hold is renewed |
 /// | `max_hold` | how long the hold may last in total | no limit |
-/// | `progress_within` | the time in which the body must report progress with `lock_guard.progress()` | none |
+/// | `progress_within` | the time within which the body must report progress with `lock_guard.progress()` | none |
 /// | `owner` | the `Owner` of the hold, which can re-enter it | none; for a blocking function, the thread |
 /// | `protect` | whether a loss of the lock stops the body | `true`; for a blocking function, `false` |
 /// | `crate` | the path of the crate `leasehold` | `::leasehold` |
@@ -58,36 +59,37 @@ use function::Function;
 /// A duration is a string such as `"500ms"`, `"5s"` or `"1m30s"`, or any expression of the type
 /// `Duration`.
 ///
-/// The function returns a `Result` whose error can be made of a `leasehold::Error`. If it has a
-/// `wait` and no `busy`, the error must also implement `From<leasehold::Busy>`. `anyhow::Error` and
-/// `Box<dyn Error>` do.
+/// The function must return a `Result` whose error type implements `From<leasehold::Error>`. If the
+/// attribute has a `wait` and no `busy`, the error type must also implement
+/// `From<leasehold::Busy>`. `anyhow::Error` and `Box<dyn Error>` implement both.
 ///
 /// Inside the body, `lock_guard` is a reference to the guard, for example for
 /// `lock_guard.fencing_token()`.
 ///
 /// # What happens
 ///
-/// - If the lock is lost while the body runs, the body is dropped where it waits, and the function
-///   returns the loss as an error. With `protect = false`, the body continues.
+/// - If the lock is lost while the body runs, the body is dropped at its current `.await`, and the
+///   function returns the loss as an error. With `protect = false`, the body continues.
 /// - If the body returns `Ok` and the release finds that the lock was lost, the function returns
 ///   the loss. Another holder may have worked at the same time.
-/// - If the body returns `Err`, the function releases the lock and returns that error.
+/// - If the body returns `Err`, the function releases the lock and returns this error.
 /// - `return` and `?` in the body end the body, so the lock is released.
 /// - If the body panics, the lock is released.
 ///
-/// A function that is not `async` needs a client of `leasehold::blocking`. A thread can't be
-/// stopped, so its body always runs to its end.
+/// A function that is not `async` needs a client from `leasehold::blocking`. A thread can't be
+/// stopped, so the body always runs to its end.
 ///
-/// An async function has no owner by default. If it calls itself under the same name, it waits for
-/// itself: pass an `owner`.
+/// An async function has no owner by default. If it calls itself and uses the same lock name, it
+/// waits for itself. To avoid this, pass an `owner`.
 ///
 /// The attribute works on methods, on default methods of traits, and below `#[async_trait]`.
 ///
 /// # Transactions
 ///
-/// Begin and commit a transaction inside the body, or the next holder does not see what this holder
-/// has written. If an attribute begins the transaction, write `#[locked]` below it: the lower
-/// attribute is the outer one, so the lock is released after the commit.
+/// Begin and commit a transaction inside the body. Otherwise, the next holder may not see the
+/// changes of this holder. If an attribute begins the transaction, write `#[locked]` below it.
+/// Attributes expand from top to bottom, so the lower one wraps the code that the upper one
+/// produced, and the lock is released after the commit.
 ///
 /// # Cancel safety
 ///
@@ -146,8 +148,8 @@ pub fn locked(arguments: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-/// Returns the error, and the item as it was. Without the item, each use of the function would be
-/// an error too.
+/// Returns the error, and the unchanged item. Without the item, each use of the function would also
+/// cause an error.
 fn with_item(error: &syn::Error, item: TokenStream) -> TokenStream {
     let mut tokens = TokenStream::from(error.to_compile_error());
     tokens.extend(item);

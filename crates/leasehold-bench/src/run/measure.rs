@@ -12,9 +12,9 @@ use crate::system::Worker;
 use crate::task::{Done, Task};
 use crate::{Result, usage};
 
-/// The work of the clients, and its cost.
+/// The work that the clients did, and its cost.
 pub(super) struct Measured {
-    /// The reports of the clients, one for each.
+    /// The reports of the clients, one for each client.
     pub(super) done: Vec<Done>,
     pub(super) commands: u64,
     pub(super) scripts: u64,

@@ -1,4 +1,4 @@
-//! Measures how soon a waiter of another client gets a lock whose slot has just moved, or whose
+//! Measures how soon a waiter in another client gets a lock whose slot has just moved, or whose
 //! master has just been replaced.
 
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use super::site::Site;
 use crate::Result;
 use crate::delays::Delays;
 
-/// Measures the time from the call of a release until the other client's acquire returns, `times`
-/// times, each after the slot has moved.
+/// Measures the time from the call to a release until the other client's acquire returns. Does this
+/// `times` times, each time after the slot has moved.
 pub(super) async fn hand_overs(site: &Site, name: &str, times: usize) -> Result<Delays> {
     let Site::Cluster(cluster) = site else {
         return Err("a single server has no slots".into());
@@ -33,11 +33,11 @@ pub(super) async fn hand_overs(site: &Site, name: &str, times: usize) -> Result<
 /// Like [`hand_overs`], but with failovers instead of moves, on a cluster with replicas.
 pub(super) async fn failed_over(name: &str, times: usize) -> Result<Delays> {
     const MASTERS: usize = 3;
-    // A voter does not vote for a second replica of the same master within twice the node timeout.
+    // Within twice the node timeout, a node does not vote for a second replica of the same master.
     const VOTES_AGAIN: Duration = Duration::from_secs(3);
     let cluster = block_in_place(|| Cluster::start(MASTERS, 1));
     let names = (0..MASTERS).map(|node| name_at(&cluster, name, node));
-    // The slots are not moved. Only their masters change.
+    // The slots do not move to another shard. Only the masters of the shards change.
     let mut shards: Vec<_> = names.map(|name| (name, Instant::now())).collect();
     let pair = Pair::connect(&cluster.url()).await?;
     let mut delays = Delays::default();
@@ -71,8 +71,8 @@ impl Pair {
         Ok(Self(clients))
     }
 
-    /// Measures how many nanoseconds a hand-over takes after `behind`, which runs while one client
-    /// holds the lock and the other waits.
+    /// Runs `behind` while one client holds the lock and the other waits. Then measures how many
+    /// nanoseconds the hand-over takes.
     async fn hand_over(&self, turn: usize, name: &str, behind: impl FnOnce()) -> Result<u64> {
         let [holder, waiter] = [turn, turn + 1].map(|client| &self.0[client % 2]);
         let held = holder.lock(name).acquire().await?;

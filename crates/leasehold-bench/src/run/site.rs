@@ -7,8 +7,9 @@ use leasehold_testkit::{Cluster, RedisServer, Sentinels};
 use crate::scenario::Topology;
 use crate::{Result, server};
 
-/// The environment variable that names a server for locks that must be on its disk. It is for
-/// machines where the server on the path can't confirm that. Redis from 7.2 on and Valkey can.
+/// The environment variable that names a server program for locks that must be on the server's
+/// disk. It is for machines where the `redis-server` on the `PATH` can't confirm this. Redis from
+/// 7.2 on and Valkey can.
 const DISK_SERVER: &str = "LEASEHOLD_DISK_SERVER";
 
 #[allow(clippy::large_enum_variant, reason = "there are a few per run")]
@@ -47,7 +48,8 @@ impl Site {
         }
     }
 
-    /// Returns the servers that run the clients' requests. The cost of replicas is not counted.
+    /// Returns the servers that run the clients' requests. Replicas are not included, so their cost
+    /// is not counted.
     pub(crate) fn servers(&self) -> &[RedisServer] {
         match self {
             Self::Single(server) => slice::from_ref(server),

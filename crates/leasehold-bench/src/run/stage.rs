@@ -1,4 +1,4 @@
-//! The clients of a system for a scenario, and one round of it.
+//! The clients of a system in a scenario, and one round of this scenario.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Stage<'a> {
     site: &'a Site,
     systems: &'a Systems,
     kind: Kind,
-    /// The name of the lock, or the prefix of the names of locks.
+    /// The name of the lock, or the prefix for the names of several locks.
     name: String,
     clients: Vec<(System, Place)>,
     workers: Vec<Arc<dyn Worker>>,
@@ -37,7 +37,7 @@ impl<'a> Stage<'a> {
         name: String,
     ) -> Result<Self> {
         let clients = match kind {
-            // These scenarios connect clients of their own.
+            // These scenarios connect their own clients.
             Kind::Moved { .. } | Kind::FailedOver { .. } => Vec::new(),
             Kind::Own { .. } | Kind::One { .. } | Kind::Latch { .. } => {
                 vec![(system, Place::Here)]
@@ -45,8 +45,8 @@ impl<'a> Stage<'a> {
             Kind::Beside { waiter, .. } => vec![(system, Place::Here), (waiter, Place::Apart)],
             Kind::Processes { processes, .. } => vec![(system, Place::Apart); processes],
             Kind::HandOver => vec![(system, Place::Apart); 2],
-            // The memory of this process is measured, and an earlier measurement in the same
-            // process would hide it.
+            // In these scenarios, the memory of the client's process is measured. In a process that
+            // is used for an earlier measurement, the growth would not be visible.
             Kind::Held { .. } | Kind::Line { .. } => vec![(system, Place::Apart)],
         };
         let mut stage = Self {
@@ -83,7 +83,7 @@ impl<'a> Stage<'a> {
     pub(super) async fn round(&mut self, run: Duration) -> Result<(Figures, Delays)> {
         let run_ms = u64::try_from(run.as_millis())?;
         if matches!(self.kind, Kind::Held { .. } | Kind::Line { .. }) {
-            // After a round, a process keeps freed memory in reserve. So each round uses a new
+            // After a round, a process keeps freed memory for later. So each round uses a new
             // process.
             self.connect().await?;
         }
@@ -114,7 +114,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Returns the tasks of the clients.
+    /// Returns the tasks for the clients, one for each.
     fn tasks(&self, run_ms: u64) -> Vec<Task> {
         let name = || self.name.clone();
         let pairs = |what, tasks, writes_every| {
@@ -150,7 +150,7 @@ impl<'a> Stage<'a> {
                 vec![pairs(What::Lock, tasks, 1), pairs(What::Lock, 1, 1)]
             }
             Kind::HandOver => {
-                // While one client holds the lock, the other client asks, and then sleeps.
+                // While one client holds the lock, the other client requests it, and then sleeps.
                 let task = Task::HandOver {
                     name: name(),
                     run_ms,
@@ -195,7 +195,7 @@ impl<'a> Stage<'a> {
             (Figure::ServerBytes, each(memory as f64)),
             (Figure::Lost, released.lost as f64),
         ]);
-        // Only Leasehold can report these figures.
+        // Only Leasehold reports these figures.
         if let Some(validity) = watched.done[0].least_validity {
             figures.insert(Figure::Validity, validity);
             figures.insert(Figure::Rss, each(held.rss as f64));
@@ -205,7 +205,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Returns throughput, delays and cost, and how evenly the pairs are shared.
+/// Returns throughput, delays and cost, and how evenly the tasks or processes got the lock.
 fn pairs(measured: &Measured) -> (Figures, Delays) {
     let mut delays = Delays::default();
     for done in &measured.done {
@@ -231,8 +231,7 @@ fn costs(measured: &Measured, pairs: u64) -> Figures {
     ])
 }
 
-/// Returns the smallest and the largest rate of one process, or of one task if there is only one
-/// process.
+/// Returns the rates of the slowest and the fastest process, or task if there is only one process.
 fn evenness(done: &[Done]) -> Figures {
     let rates: Vec<f64> = match done {
         [alone] => {
@@ -253,7 +252,7 @@ fn evenness(done: &[Done]) -> Figures {
     ])
 }
 
-/// Returns the figures of the first client, and of the waiter that competes with it.
+/// Returns the figures for the first client and for the waiter that competes with it.
 fn beside(mut measured: Measured) -> (Figures, Delays) {
     let all = measured.done.iter().map(Done::all_pairs).sum();
     let cost = costs(&measured, all);
@@ -269,10 +268,10 @@ fn beside(mut measured: Measured) -> (Figures, Delays) {
     (figures, delays)
 }
 
-/// Returns the delays from one client's release to the other's grant, if the other had been
-/// waiting.
+/// Returns the delays from one client's release to the other client's grant, if the other client
+/// had been waiting.
 fn hand_overs(measured: &Measured) -> (Figures, Delays) {
-    /// The time after which a waiter has asked and sleeps.
+    /// The time after which a waiter has sent its request and sleeps.
     const ASLEEP_NS: u64 = 1_000_000;
     let clients = measured.done.iter().enumerate();
     let mut holds: Vec<(usize, [u64; 3])> = clients
@@ -320,8 +319,8 @@ mod tests {
     fn only_delays_of_those_that_waited_count() {
         const MS: u64 = 1_000_000;
         let one = [[0, 1, 5 * MS], [6 * MS, 12 * MS, 16 * MS]];
-        // This client waited for the first hold. It had not asked for the second one before its
-        // release.
+        // This client waited for the first hold to end. It requested the lock again only after the
+        // second hold had been released.
         let other = [[2 * MS, 7 * MS, 10 * MS], [17 * MS, 25 * MS, 26 * MS]];
         let client = |holds: [[u64; 3]; 2]| Done {
             holds: holds.to_vec(),

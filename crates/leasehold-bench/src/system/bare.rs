@@ -1,6 +1,7 @@
 //! The smallest scripts that acquire and release, one call each, through the driver that Leasehold
-//! uses. They run five commands for a pair, where Redisson's scripts run seven. In a cluster, each
-//! call is sent to the node of its name, according to a slot map that is read at the start.
+//! uses. They run five commands for an acquire and its release, and Redisson's scripts run seven.
+//! In a cluster, each call is sent to the node that has the name, according to a slot map that is
+//! read at the start.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

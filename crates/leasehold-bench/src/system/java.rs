@@ -13,7 +13,7 @@ use super::{Worker, cannot};
 use crate::Result;
 use crate::task::{Done, Task};
 
-/// The time limit for a call, which only ends calls that are never answered.
+/// The time limit for a call. Only calls that are never answered reach it.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) struct Java {
@@ -79,7 +79,8 @@ impl Worker for Java {
 impl Drop for Java {
     fn drop(&mut self) {
         let (jvm, client) = (Arc::clone(&self.jvm), std::mem::take(&mut self.client));
-        // No task waits for this: it may take a second, and the client's threads do nothing more.
+        // Closing runs in the background: it may take a second, and the client is not used any
+        // more.
         std::thread::spawn(move || jvm.close_client(&client));
     }
 }

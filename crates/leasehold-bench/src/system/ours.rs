@@ -111,7 +111,7 @@ impl Ours {
         let lock = self.lock(&self.client, name);
         let [run, hold, pause] = [run_ms, hold_ms, pause_ms].map(|ms| Duration::from_millis(*ms));
         // The loop runs in a spawned task, as in a service. The runtime wakes such a task sooner
-        // than the thread that blocks on the whole program.
+        // than the main thread, which runs the program's outermost future.
         let holds = tokio::spawn(take_turns(lock, run, hold, pause)).await??;
         Ok(Done {
             holds,

@@ -10,11 +10,11 @@ use crate::task::Done;
 
 /// Something that one task acquires and releases.
 pub(super) trait Pair: Send + 'static {
-    /// Acquires and releases once. `turn` counts the pairs of this task.
+    /// Acquires and releases once. `turn` is the number of this pair among the task's pairs.
     fn pair(&mut self, turn: u64) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Runs this number of tasks for this time. Each task completes its last pair.
+/// Runs this number of tasks for this time, and lets each task complete its last pair.
 pub(super) async fn run<P: Pair>(
     tasks: usize,
     run_ms: u64,
@@ -37,8 +37,8 @@ pub(super) async fn run<P: Pair>(
 
 async fn work<P: Pair>(mut pair: P, start: Instant, run: Duration) -> Result<(u64, Delays)> {
     let (mut pairs, mut delays) = (0, Delays::default());
-    // The clock is read once for each pair, because the shortest pairs take less time than two
-    // readings.
+    // The clock is read only once for each pair, because the shortest pairs take less time than two
+    // readings of the clock.
     let mut before = start.elapsed();
     while before < run {
         pair.pair(pairs).await?;

@@ -20,14 +20,14 @@ pub(crate) struct Apart {
 }
 
 impl Apart {
-    /// Does the tasks that arrive on stdin, one for each line, until stdin ends.
+    /// Does the tasks that arrive on stdin, one per line, until stdin ends.
     pub(crate) async fn run(self) -> Result<()> {
         let worker = here(self.system, &self.url).await?;
         let mut requests = BufReader::new(stdin()).lines();
         let mut answers = stdout();
         while let Some(request) = requests.next_line().await? {
             let done = worker.run(serde_json::from_str(&request)?).await;
-            // An error is sent as its text.
+            // If the task fails, the message of the error is sent.
             let done = done.map_err(|error| error.to_string());
             let answer = format!("{}\n", serde_json::to_string(&done)?);
             answers.write_all(answer.as_bytes()).await?;
@@ -37,7 +37,7 @@ impl Apart {
     }
 }
 
-/// A handle of the process, which is killed when the handle is dropped.
+/// A handle for the process, which is killed when the handle is dropped.
 pub(super) struct Process {
     pid: u32,
     pipes: Mutex<Pipes>,
@@ -52,7 +52,7 @@ struct Pipes {
 
 impl Process {
     pub(super) async fn start(system: System, url: &str) -> Result<Self> {
-        // This runs the present program even if its file was replaced by a newer build.
+        // This runs the current program even if its file was replaced by a newer build.
         let mut child = Command::new("/proc/self/exe")
             .args(["worker", system.name(), url])
             .stdin(Stdio::piped())

@@ -1,4 +1,5 @@
-//! Uses names by the million, and waits for thousands at once. Nothing of them may remain.
+//! Uses a million names, and waits for thousands at once. The client and the server must not keep
+//! anything of these names.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ pub(crate) struct Churn {
     wait: Duration,
 }
 
-/// The interval of names at which another client also wants the name.
+/// For one name in this number, another client also wants the name.
 const CONTENDED: usize = 50;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Number of tasks that use the names.
@@ -38,15 +39,15 @@ impl Churn {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        // No lease is renewed during the run. If the watchdog did not forget a hold when it is
-        // released, it would keep it until its renewal is due.
+        // Leases are so long that they are not renewed during the run. If the watchdog did not
+        // forget a hold at its release, it would keep the hold until a renewal is due.
         let client = Client::builder().lease(HOUR);
         let one = client.connect(&server.url()).await?;
         let other = client.connect(&server.url()).await?;
         self.names_come_and_go(&one, &other, &server, &mut findings)
             .await?;
         // The waits happen twice. The second time must not need more memory than the allocator has
-        // kept from the first.
+        // kept since the first time.
         let mut settled = Vec::new();
         for _ in 0..2 {
             self.names_are_waited_for(&one, &other, &server, &mut findings)
@@ -68,8 +69,8 @@ impl Churn {
         let subscriptions = server::calls(server, "subscribe")?;
         let (mut rss, mut memory) = (Vec::new(), Vec::new());
         let start = Instant::now();
-        // The first tenth of the names shows how much memory is in use, and the other names must
-        // not add to it.
+        // The first tenth of the names shows how much memory is in use. The other names must not
+        // use more.
         for part in [0..self.names / 10, self.names / 10..self.names] {
             let mut tasks = JoinSet::new();
             for task in 0..TASKS {
@@ -164,7 +165,7 @@ async fn go_through(names: impl Iterator<Item = usize>, one: Client, other: Clie
 async fn contend(lock: &Lock, other: &Lock) -> Result<()> {
     let guard = lock.acquire().await?;
     let first = async {
-        // This gives the other client's request and its subscription time to be sent.
+        // This gives the other client time to send its request and its subscription.
         for _ in 0..5 {
             lock.is_locked().await?;
         }

@@ -1,4 +1,4 @@
-//! Figures for people: percentages, percentiles and sizes.
+//! Formats figures for people: percentages, percentiles and sizes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub(crate) fn percentile<T: Copy + Default>(sorted: &[T], share: f64) -> T {
     sorted.get(at).copied().unwrap_or_default()
 }
 
-/// Returns a text such as `p50 1.2ms, p99 3.4ms, max 5.6ms`.
+/// Returns a string such as `p50 1.2ms, p99 3.4ms, max 5.6ms`.
 pub(crate) fn spread(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     format!(
@@ -20,7 +20,7 @@ pub(crate) fn spread(mut times: Vec<Duration>) -> String {
     )
 }
 
-/// Returns CPU time over wall time, in percent of a core.
+/// Returns CPU time divided by wall time, in percent of a core.
 pub(crate) fn percent_of_a_core(cpu: Duration, wall: Duration) -> f64 {
     100.0 * cpu.as_secs_f64() / wall.as_secs_f64()
 }
@@ -30,13 +30,13 @@ pub(crate) fn per(a: u64, n: usize) -> f64 {
     a as f64 / n as f64
 }
 
-/// Returns bytes as a text in MiB.
+/// Returns a number of bytes as a string in MiB.
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Returns whether memory that was `early` after everything had been used still counts as unchanged
-/// at `late`. Allocators keep some of the memory that they got, but not more and more.
+/// Returns whether the memory in use is steady: `early` is its size after everything has been used
+/// once, and `late` its size at the end. Allocators keep some freed memory, but not more and more.
 pub(crate) fn is_steady(early: u64, late: u64) -> bool {
     const SLACK: u64 = 8 << 20;
     late <= early + early / 20 + SLACK

@@ -1,4 +1,4 @@
-//! The findings of a load: figures for people, and the promises that were broken.
+//! The results of a load: figures for people, and the promises that were broken.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -31,8 +31,8 @@ impl Findings {
         }
     }
 
-    /// Checks that nothing is left behind, in the clients or on the server. Work that is undone in
-    /// the background gets some time.
+    /// Checks that nothing is left behind, in the clients or on the server. Waits for a while,
+    /// because some work is undone in the background.
     pub(crate) async fn must_come_to_rest(
         &mut self,
         clients: &[&Client],
@@ -52,7 +52,7 @@ impl Findings {
         }
     }
 
-    /// Prints the verdict and returns it as an exit code.
+    /// Prints whether all promises were kept, and returns this as an exit code.
     pub(crate) fn verdict(self) -> ExitCode {
         if self.violations.is_empty() {
             println!("every promise was kept");

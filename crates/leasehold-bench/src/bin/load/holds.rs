@@ -1,5 +1,5 @@
-//! One client holds thousands of names for minutes. No hold may be lost or get close to its end,
-//! and the figures show the cost.
+//! One client holds thousands of names for minutes. Holds must not be lost or get close to their
+//! end. The figures show the cost.
 
 mod probe;
 
@@ -47,7 +47,7 @@ impl Holds {
         let probe = Probe::start(client.lock("load:probe"));
         let looks = self.look_on(&guards, &server).await?;
         let probed = probe.stop().await?;
-        // One check at the end is enough, because a lost guard remains lost.
+        // One check at the end is enough, because a lost guard stays lost.
         let lost = guards.iter().filter(|guard| !guard.is_held()).count();
         findings.must(lost == 0, || format!("{lost} of {} locks lost", self.locks));
         self.judge(&looks, &mut findings);
@@ -105,7 +105,7 @@ impl Holds {
             format!("{least:.1?}, {at:.0?} after the start"),
         );
         say_machine(looks, findings);
-        // The bound is half a lease, less drift and rounding.
+        // The bound is half a lease, minus an allowance for drift and rounding.
         let bound = self.lease / 2 - self.lease / 50;
         findings.must(least >= bound, || {
             format!("a guard had {least:?} of {:?} left", self.lease)
@@ -129,7 +129,7 @@ impl Holds {
     }
 }
 
-/// Reports disturbances by the machine: a late reading means that the process did not run.
+/// Reports disturbances by the machine: if a reading is late, the process did not run.
 fn say_machine(looks: &[Look], findings: &Findings) {
     let gaps = looks.windows(2).map(|two| two[1].at - two[0].at);
     findings.say("time between two checks", spread(gaps.collect()));
@@ -158,8 +158,8 @@ fn say_cpu(looks: &[Look], wall: Duration, findings: &Findings) {
     );
 }
 
-/// Compares memory after the first quarter, when every hold has been renewed, with memory at the
-/// end.
+/// Compares the memory after the first quarter, when every hold has been renewed, with the memory
+/// at the end.
 fn judge_memory(looks: &[Look], findings: &mut Findings) {
     let (Some(early), Some(late)) = (looks.get(looks.len() / 4), looks.last()) else {
         return;
@@ -211,9 +211,10 @@ struct Look {
     rss: u64,
     memory: u64,
     scripts: u64,
-    /// Number of connections for calls. Each connection loads the script.
+    /// Number of connections for calls so far. Each connection loads the script.
     connects: u64,
-    /// Number of renewals, counted by `HEXISTS`: each renewal first checks whether the hold exists.
+    /// Number of renewals so far. It is the number of `HEXISTS` commands, because each renewal
+    /// first checks whether the hold exists.
     renewals: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Hundreds of processes want one name. Each release wakes all waiters, and all of them ask. This
-//! load measures the size of this thundering herd.
+//! Hundreds of processes want one name. If each release woke all waiters, all of them would send
+//! requests at once. This load measures the size of this thundering herd.
 
 pub(crate) mod child;
 
@@ -69,8 +69,8 @@ impl Processes {
         self.processes * self.rounds
     }
 
-    /// Judges the number of calls. A message wakes each waiting process once. If each process asked
-    /// more than once for one release, the herd would sustain itself.
+    /// Checks the number of calls. A message wakes each waiting process once. If each process sent
+    /// more than one request after one release, the herd would sustain itself.
     fn judge_calls(&self, calls: Calls, findings: &mut Findings) {
         let per_hold = |count| per(count, self.total());
         let asks = per_hold(calls.scripts) - 1.0;
@@ -173,7 +173,7 @@ impl Calls {
     }
 }
 
-/// A process of the load. It is killed if this is dropped before the process ends.
+/// A process of the load. It is killed if this value is dropped before the process ends.
 struct Worker {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -207,8 +207,8 @@ impl Worker {
         Ok(start.write_all(b"go\n")?)
     }
 
-    /// Returns the holds of the process, if it has ended without an error. The process prints them
-    /// after the last release, so that a full pipe does not delay any waiter.
+    /// Returns the process's holds, if it has ended without an error. The process prints them after
+    /// its last release, so that a full pipe does not delay a waiter.
     fn holds(mut self) -> Result<Vec<Seen>> {
         let holds = (&mut self.out)
             .lines()

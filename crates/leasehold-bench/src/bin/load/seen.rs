@@ -1,4 +1,4 @@
-//! Holds as their holders measured them, in all processes of the machine.
+//! The holds as their holders measured them, in all processes on the machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,15 +7,15 @@ use leasehold::LockGuard;
 use leasehold::testing::history::{Interval, monotonic_ns};
 use tokio::time::Instant;
 
-/// One hold, in ns of the machine's monotonic clock. It has no text and no allocation, because
-/// there are many of them, and they must not count as memory of the locks.
+/// One hold, in ns of the machine's monotonic clock. It has no strings and allocates no memory,
+/// because there are many of these values, and they must not count as memory of the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// The time of the request.
     pub(crate) asked: u64,
     /// The time at which the acquire returned.
     pub(crate) from: u64,
-    /// The time at which its release was called, or its deadline if that was earlier.
+    /// The time at which its release was called, or its deadline if the deadline was earlier.
     pub(crate) until: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Thousands of tasks of one process wait for one name. All must be served in the order of their
-//! requests, and cost the server no more than a few tasks would.
+//! Thousands of tasks in one process wait for one name. All must be served in the order of their
+//! requests, and must not cost the server more than a few tasks would.
 
 use std::future::poll_fn;
 use std::mem::size_of_val;
@@ -25,7 +25,7 @@ const NAME: &str = "load:waiters";
 /// request that is granted, and the release.
 const CALLS_PER_HAND_OVER: usize = 3;
 const HOUR: Duration = Duration::from_secs(3600);
-/// A time limit that only ends a hopeless wait.
+/// A time limit that only ends waits that would never succeed.
 const LIMIT: Duration = Duration::from_secs(30);
 const LIMIT_EACH: Duration = Duration::from_millis(10);
 
@@ -44,11 +44,11 @@ impl Waiters {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        // Only a wake-up can wake a waiter. Neither a poll nor the lease's end makes up for a lost
-        // one.
+        // With this lease, only a wake-up can wake a waiter. If a wake-up is lost, neither a poll
+        // nor the end of the lease wakes the waiter in time.
         let client = Client::builder().lease(HOUR).connect(&server.url()).await?;
         let lock = client.lock(NAME).poll_interval(HOUR);
-        // This loads the script, so that a round only pays for waiters.
+        // This loads the script, so that a round includes only the cost of the waiters.
         lock.acquire().await?.release().await?;
         findings.say("waiters of one name", self.tasks);
         findings.say("bytes of a handle", size_of_val(&lock));
@@ -71,7 +71,7 @@ impl Waiters {
         Ok(findings)
     }
 
-    /// Makes all tasks wait, and then each of them acquire the lock and release it.
+    /// Makes all tasks wait. Then each task acquires the lock and releases it.
     async fn round(
         &self,
         lock: &Lock,
@@ -135,19 +135,19 @@ fn say_times(findings: &Findings, took: Duration, cpu: Duration, tasks: usize) {
 type Served = Pin<Box<dyn Future<Output = leasehold::Result<Seen>> + Send>>;
 type Waiting = JoinHandle<leasehold::Result<Seen>>;
 
-/// Starts a task that waits. It is in line when this returns.
+/// Starts a task that waits. The task is in the line when this function returns.
 async fn line_up(lock: Lock) -> Waiting {
     let asked = monotonic_ns();
     let mut waiter: Served = Box::pin(async move {
         let guard = lock.acquire().await?;
         let from = monotonic_ns();
-        // If the next holder were let in too early, it would get in now.
+        // If the lock could be granted to the next task too early, this would happen now.
         tokio::task::yield_now().await;
         let seen = Seen::at_release(asked, from, &guard);
         guard.release().await?;
         Ok(seen)
     });
-    // A waiter in the line is not ready at its first poll.
+    // A future that is not ready at its first poll has joined the line.
     poll_fn(|context| {
         let first = waiter.as_mut().poll(context);
         assert!(first.is_pending(), "the name is held");

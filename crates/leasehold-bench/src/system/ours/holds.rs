@@ -21,7 +21,7 @@ pub(super) struct Holds(Mutex<Vec<LockGuard>>);
 
 impl Holds {
     pub(super) async fn acquire(&self, client: &Client, name: &str, locks: usize) -> Result<Done> {
-        // The first call of a client allocates memory that must not be part of the figures.
+        // A client's first call allocates memory that must not be part of the figures.
         client.lock(name).acquire().await?.release().await?;
         let rss = usage::rss()?;
         heap::count();
@@ -48,7 +48,7 @@ impl Holds {
         })
     }
 
-    /// Returns the least validity of any guard, and the CPU time that the readings took.
+    /// Returns the least validity that any guard had, and the CPU time that the readings took.
     pub(super) async fn watch(&self, run: Duration) -> Result<Done> {
         let (start, guards) = (Instant::now(), self.0.lock().await);
         let (mut least, mut looking) = (f64::MAX, Duration::ZERO);

@@ -13,7 +13,7 @@ use crate::delays::Delays;
 use crate::task::Done;
 use crate::{Result, heap, usage};
 
-/// Measures how long it takes until each of the tasks that wait for a latch continues.
+/// Measures how long it takes until each task that waits for a latch continues.
 pub(super) async fn latch(client: &Client, name: &str, tasks: usize) -> Result<Done> {
     let latch = client.count_down_latch(name);
     latch.try_set_count(1).await?;
@@ -28,8 +28,8 @@ pub(super) async fn latch(client: &Client, name: &str, tasks: usize) -> Result<D
     while client.activity().channels == 0 {
         sleep(Duration::from_millis(10)).await;
     }
-    // This gives the tasks the time that Redisson's threads get: each asks and subscribes before it
-    // waits.
+    // This gives the tasks the same time that Redisson's threads get to send their requests and to
+    // subscribe before they sleep.
     sleep(Duration::from_millis(500)).await;
     let start = monotonic_ns();
     latch.count_down().await?;
@@ -45,7 +45,7 @@ pub(super) async fn latch(client: &Client, name: &str, tasks: usize) -> Result<D
     })
 }
 
-/// Measures the cost of many waiters of one lock, and how fast they follow one another.
+/// Measures the cost of many waiters for one lock, and the time from one grant to the next.
 pub(super) async fn line(client: &Client, lock: &Lock, tasks: usize) -> Result<Done> {
     let holder = lock.acquire().await?;
     let asked = Arc::new(AtomicUsize::new(0));
@@ -55,7 +55,7 @@ pub(super) async fn line(client: &Client, lock: &Lock, tasks: usize) -> Result<D
     for _ in 0..tasks {
         let (lock, asked) = (lock.clone(), Arc::clone(&asked));
         waiters.spawn(async move {
-            // The acquire joins the line before this task yields.
+            // The acquire joins the line before this task yields for the first time.
             asked.fetch_add(1, Ordering::SeqCst);
             let guard = lock.acquire().await?;
             let granted = monotonic_ns();

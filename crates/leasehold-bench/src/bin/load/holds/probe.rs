@@ -1,4 +1,4 @@
-//! Acquires another lock during the whole load, to see the effect of a burst of renewals.
+//! Acquires another lock again and again during the load, to see the effect of a burst of renewals.
 
 use std::time::{Duration, Instant};
 

@@ -24,7 +24,8 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Reports that it is ready, waits for the start on stdin, and prints its holds.
+    /// Reports that this process is ready, waits on stdin for the signal to start, and in the end
+    /// prints its holds.
     pub(crate) fn run(self) -> ExitCode {
         match self.print_holds() {
             Ok(()) => ExitCode::SUCCESS,
@@ -55,7 +56,7 @@ impl Child {
         let lock = client.lock(NAME);
         let mut holds = Vec::with_capacity(self.rounds);
         for _ in 0..self.rounds {
-            // A wait that never ends must not keep the parent waiting for ever.
+            // If a wait never ends, the parent must not wait forever.
             const LIMIT: Duration = Duration::from_secs(300);
             let asked = monotonic_ns();
             let guard = lock.try_acquire_for(LIMIT).await?.ok_or("never served")?;
