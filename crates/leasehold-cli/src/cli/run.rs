@@ -334,7 +334,7 @@ pub(crate) struct Wanted {
 
     /// Also hold this lock (repeatable)
     ///
-    /// The locks are acquired together: the command runs only when all of them are held.
+    /// The command runs only when it has all of these locks.
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
     pub(crate) also: Vec<String>,
 
@@ -394,8 +394,8 @@ pub(crate) struct Wanted {
     /// Promise that no Redisson client uses the lock
     ///
     /// Then the counter of fencing tokens expires a day after its last use. Without this option it
-    /// stays on the server, because Redisson would start again at 1. Commands with and without this
-    /// option work together.
+    /// stays on the server, because Redisson would start again at 1. You can mix commands with and
+    /// without this option.
     #[arg(hide_short_help = true, long)]
     pub(crate) rust_only: bool,
 

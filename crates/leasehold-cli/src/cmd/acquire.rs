@@ -1,4 +1,4 @@
-//! The acquire that the flags ask for: a lock of some kind, several locks, or a permit.
+//! The acquire that the flags describe: of a lock of some kind, of several locks, or of a permit.
 
 mod holding;
 mod in_the_way;
@@ -77,10 +77,10 @@ pub(super) fn not_released(
     let left = duration::soon(Duration::from_secs(left.as_secs()));
     match rest {
         None => format!(
-            "the release of `{name}` is not confirmed: {why}; the lock is free when its lease is over, {left} at the latest"
+            "the release of `{name}` is not confirmed: {why}; the lock is free when its lease ends, {left} at the latest"
         ),
         Some(rest) => format!(
-            "the server has not confirmed that it keeps `{name}` for another {}: {why}; if it does not keep it, the lock is free when its lease is over, {left}",
+            "the server has not confirmed that it keeps `{name}` for another {}: {why}; if the server does not keep it, the lock is free when its lease ends, {left}",
             duration::shown(rest)
         ),
     }

@@ -192,7 +192,7 @@ fn failed_release_says_when_the_lock_is_free() {
     run.done()
         .expect_code(3)
         .expect_on_stderr("the release of `job` is not confirmed: no server answered at ")
-        .expect_on_stderr("; the lock is free when its lease is over, in ");
+        .expect_on_stderr("; the lock is free when its lease ends, in ");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn job_stopped_past_its_lease_goes_on_if_a_loss_is_only_reported() {
         sh -c 'echo re\"\"ady; read answer; echo got $answer; exit 5'";
     let rest = [("continues without it", "hello\n"), ("got hello", "exit\n")];
     let (shown, code) = stopped_past_its_lease(run, &rest);
-    assert!(shown.contains("is lost when its lease is over"), "{shown}");
+    assert!(shown.contains("is lost when its lease ends"), "{shown}");
     assert_eq!(code, 5, "{shown}");
 }
 

@@ -64,7 +64,7 @@ impl<'a> Waiting<'a> {
         self
     }
 
-    /// Returns the lock or permit that the flags ask for.
+    /// Returns the lock or permit that the flags describe.
     pub(super) fn wanted(&self, clients: &[Client]) -> leasehold::Result<Wanted> {
         Wanted::new(clients, self.args, self.name, self.limits)
     }

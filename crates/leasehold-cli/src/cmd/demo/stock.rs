@@ -70,7 +70,7 @@ impl Stock {
             .map_err(|error| Failure::io("can't write the stock", error))
     }
 
-    /// Returns `true` for the first worker that asks. This worker is to be killed.
+    /// Returns `true` to the first worker that calls this. That worker is to be killed.
     pub(crate) fn become_victim(&self) -> bool {
         fs::File::create_new(self.dir.join("victim")).is_ok()
     }

@@ -123,7 +123,7 @@ fn tell_stall(guard: &Holding, since: Duration) {
         .saturating_duration_since(Instant::now());
     tell(format_args!(
         "the command has made no progress for {}, since {}; until it does, `{}` is not renewed, and \
-         is lost when its lease is over, {}",
+         is lost when its lease ends, {}",
         duration::shown(since),
         humantime::format_rfc3339_seconds(last),
         Shown(guard.name()),

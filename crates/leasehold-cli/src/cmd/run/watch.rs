@@ -342,7 +342,7 @@ impl Watch<'_> {
         let left = |until: Instant| duration::soon(until.saturating_duration_since(Instant::now()));
         if *self.on_loss == OnLoss::Warn {
             tell(format_args!(
-                "stopped; until leasehold continues, `{name}` is not renewed, and is lost when its lease is over, {}",
+                "stopped; until leasehold continues, `{name}` is not renewed, and is lost when its lease ends, {}",
                 left(self.guard.valid_until())
             ));
         } else {
@@ -350,7 +350,7 @@ impl Watch<'_> {
             let kill_at = self.ending.no_later_than(kill_at);
             self.deadman.kill_at(kill_at);
             tell(format_args!(
-                "stopped; until leasehold continues, `{name}` is not renewed, and the command is killed when the lease is over, {}",
+                "stopped; until leasehold continues, `{name}` is not renewed, and the command is killed when the lease ends, {}",
                 left(kill_at)
             ));
         }
