@@ -1,8 +1,8 @@
 //! The blocking facade: the same locks for threads.
 //!
-//! Each client has a thread of its own, which runs its background tasks, so leases are renewed
-//! while the calling threads compute. Each method here calls the async method of the same name,
-//! whose documentation has the details.
+//! Each client has its own thread, which runs its background tasks, so leases are renewed while the
+//! calling threads compute. Each method here calls the async method of the same name, whose
+//! documentation has the details.
 //!
 //! ```
 //! # fn main() -> leasehold::Result<()> {

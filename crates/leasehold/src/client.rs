@@ -860,7 +860,7 @@ impl ClientBuilder {
     }
 
     /// Sets whether the client announces itself on the server. `true` by default. The announcement
-    /// is a key of its own. It has the label, machine, process, version and address of the client,
+    /// is a separate key. It has the label, machine, process, version and address of the client,
     /// its holds and waits, and their durations ([`ClientInfo`](crate::inspect::ClientInfo)). Waits
     /// of less than half a second are left out.
     ///

@@ -81,8 +81,8 @@ impl Backoff {
     /// is 64 ms.
     #[must_use]
     pub fn constant(pause: Duration) -> Self {
-        // No error, because making a handle can't fail. With a pause of zero, a waiter would poll
-        // at full speed.
+        // This is not an error, because making a handle can't fail. With a pause of zero, a waiter
+        // would poll at full speed.
         let pause = pause.clamp(Duration::from_millis(1), Self::LONGEST);
         Self {
             first: pause,
@@ -220,7 +220,7 @@ pub(crate) struct Settings {
     pub(crate) local_hand_over: Duration,
     /// The servers that must confirm a hold.
     pub(crate) acknowledged: Acknowledgement,
-    /// Whether an owner can't enter a hold of its own again.
+    /// Whether an owner can't re-enter its own hold.
     pub(crate) non_reentrant: bool,
 }
 

@@ -101,8 +101,8 @@ impl Context {
             live_holds: Arc::default(),
             shared_keys: SharedKeys::default(),
             recipe_state: RecipeState::default(),
-            // Each client needs an id of its own, even within one process, because each client
-            // counts its holds from 1.
+            // Each client needs its own id, even within one process, because each client counts its
+            // holds from 1.
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
             acknowledged,

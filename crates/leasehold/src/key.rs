@@ -371,7 +371,7 @@ pub(crate) enum ExtraKey {
     Other,
 }
 
-/// Returns the name that belongs to a tag. `{{x}}` stays as it is: a name with a brace of its own
+/// Returns the name that belongs to a tag. `{{x}}` stays as it is: a name that already has a brace
 /// gets no further braces.
 fn name_of(tag: &str) -> &str {
     let inner = tag.strip_prefix('{').and_then(|tag| tag.strip_suffix('}'));

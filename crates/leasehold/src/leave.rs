@@ -31,7 +31,7 @@ pub(crate) enum LeftBy {
     },
     /// By a drop, which does not wait.
     Drop {
-        /// Whether a conversion of the hold was under way, whose outcome is unknown.
+        /// Whether a conversion of the hold was in progress. Its outcome is unknown.
         is_converting: bool,
     },
 }

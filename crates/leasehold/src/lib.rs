@@ -4,8 +4,8 @@
 //! The server grants a lock for a limited time, its *lease*, and the client renews the lease in the
 //! background. If the lock is lost, its holder learns of the loss and its reason before the server
 //! grants the lock to another client ([`LockGuard::lost`]). If a holder is killed, its lock is free
-//! after one lease at the latest. `docs/guarantees.md` in the repository lists the conditions of
-//! each promise.
+//! after at most one lease. `docs/guarantees.md` in the repository lists the conditions of each
+//! promise.
 //!
 //! # The first lock
 //!
@@ -76,7 +76,7 @@
 //! - If two holders at once would be a disaster and nothing checks a fencing token. A process may
 //!   be stopped for longer than its lease, and then no lock with a lease can keep other holders
 //!   out.
-//! - If the data are in one database that has locks or conditional writes of its own.
+//! - If the data is in one database that has its own locks or conditional writes.
 //!
 //! # Features
 //!

@@ -161,9 +161,9 @@ pub(crate) struct TimedAnswer<T> {
     pub(crate) answer: Result<Answer<T>, Failure>,
 }
 
-/// If no server has answered a wait yet, it asks the server at the latest this long before its end.
-/// It does so even while other processes should ask first, because it ends with an error if no
-/// answer arrives before its end.
+/// If no server has answered a wait yet, the wait sends a request no later than this time before
+/// its end. It does so even while other processes should ask first, because the wait ends with an
+/// error if no answer has arrived by its end.
 pub(crate) const TIME_FOR_ANSWER: Duration = Duration::from_millis(100);
 /// The time for which a waiter tolerates a key without expiry. An operator may have made a holder's
 /// key persistent. The holder gives the key an expiry again at its next renewal: after 10 s, if it
@@ -347,8 +347,8 @@ impl Wait<'_> {
         place: &Place,
         sleep: &Sleep<'_>,
     ) -> ControlFlow<A::Grant, Option<TimedAnswer<A::Grant>>> {
-        // A waiter that listens to the channels was the head before. It asks the server at once
-        // when a message wakes it.
+        // A waiter that is subscribed to the channels was the head before. It asks the server at
+        // once when a message wakes it.
         let listens = !sleep.listeners.is_empty();
         let ask_every = match self.line {
             LineMode::OnServer { ask_every } if self.is_behind(place) && !listens => ask_every,
@@ -388,9 +388,9 @@ impl Wait<'_> {
                     return Ok(NextStep::Pause(sleep.after_busy(ttl)));
                 }
                 if sleep.listen() {
-                    // The subscription was live already, for another waiter, but this waiter did
-                    // not listen yet when it asked. A release since the server's answer would not
-                    // have woken it, so it asks the server again.
+                    // The subscription was already live for another waiter, but this waiter did not
+                    // use it yet when it sent its request. A release after the server's answer
+                    // would not have woken this waiter, so it asks the server again.
                     return Ok(NextStep::Again);
                 }
                 sleep.throttle.busy(sent, clock.now(), ttl);

@@ -180,7 +180,7 @@ impl Client {
         &self.inner
     }
 
-    /// No thread owns a hold that was resumed: the guard can move to any thread.
+    /// A resumed hold does not belong to a thread: the guard can move to any thread.
     fn wrap(&self, guard: Result<crate::LockGuard>) -> Result<LockGuard<Explicit>> {
         guard.map(|guard| LockGuard::of(guard, self.runtime.clone()))
     }

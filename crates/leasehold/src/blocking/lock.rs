@@ -26,7 +26,7 @@ pub trait Ownership: sealed::Sealed {}
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-// A raw pointer is neither `Send` nor `Sync`, so no guard with it leaves its thread.
+// A raw pointer is neither `Send` nor `Sync`, so a guard with it can't leave its thread.
 pub struct PerThread(PhantomData<*const ()>);
 
 /// Holds belong to the [`Owner`] that you pass to [`owned_by`](Lock::owned_by). Their guards can be
@@ -233,7 +233,7 @@ impl<O: Ownership, K: OneKey> Lock<O, K> {
         "Takes over a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit, K::Guard> => wrap_resumed;
     }
 
-    /// No thread owns a hold that was resumed: the guard can move to any thread.
+    /// A resumed hold does not belong to a thread: the guard can move to any thread.
     fn wrap_resumed(&self, guard: Result<K::Guard>) -> Result<LockGuard<Explicit, K::Guard>> {
         guard.map(|guard| LockGuard::of(guard, self.runtime.clone()))
     }

@@ -41,8 +41,8 @@ pub struct NameInfo {
     /// ended.
     pub more: u64,
     /// The waiters. First are the waiters that the server has stored, at most 1000: the queue of a
-    /// fair lock in its order, or the writers that wait for a read-write lock, and the readers that
-    /// have waited for it for about a second.
+    /// fair lock in queue order, or the writers that wait for a read-write lock, and the readers
+    /// that have waited for it for about a second.
     ///
     /// After them are the clients of this library that have announced a wait for this name
     /// ([`Wants::Any`]). A client announces a wait up to 20 s late, and announces its end within a
@@ -80,7 +80,7 @@ pub struct NodeInfo {
     pub address: Option<String>,
 }
 
-/// The kind of a name, as far as its keys show it. At most 1000 holds are included, and
+/// The kind of a name, according to its keys. At most 1000 holds are included, and
 /// [`NameInfo::more`] is the number of further holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -301,7 +301,7 @@ mod tests {
         let guard = holder.lock("x").acquire().await.expect("it is free");
         after(100).await;
         let waits = waits(&waiter.lock("x"));
-        // The wait is announced at the next announcement.
+        // The next announcement includes the wait.
         after(25).await;
         for minutes in 0..10 {
             let waiting = waiting(&operator, "x").await;
@@ -510,7 +510,7 @@ mod tests {
         let (client, operator) = (client_of(&server), server.client());
         after(100).await;
         let guard = client.lock("x").acquire().await.expect("it is free");
-        // The hold is announced at the next announcement.
+        // The next announcement includes the hold.
         after(25).await;
         assert_eq!(held_for(&operator, "x").await, Some(25));
         let seen = operator.inspect("x").await.expect("the keyspace answers");

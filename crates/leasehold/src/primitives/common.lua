@@ -176,8 +176,8 @@ end
 -- [asking] ----------------------------------------------------------------------------------------
 
 -- The list of clients that wait for a lock, in order of arrival. An item is the client's number,
--- which a release publishes to notify the client. `:1` follows if the client also listens on a
--- channel of its own. Every command on the list may fail: an ACL may deny it, the key may belong to
+-- which a release publishes to notify the client. `:1` follows if the client also subscribes to its
+-- own channel. Every command on the list may fail: an ACL may deny it, the key may belong to
 -- another program, or there may be no memory for it. If one fails, no client is notified by its
 -- number, and each client sends a request at each message.
 

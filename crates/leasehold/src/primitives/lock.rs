@@ -386,8 +386,8 @@ impl<K: Kind> Lock<K> {
     /// [`Deadlock`](crate::ErrorKind::Deadlock), if the hold would not end by itself.
     ///
     /// This also applies if the owner holds the lock through this handle, and acquires it again
-    /// through another handle. On the server, each hold is one holder with an id of its own, as
-    /// always. Several read holds of an owner are independent of each other.
+    /// through another handle. On the server, each hold is one holder with its own id, as always.
+    /// Several read holds of an owner are independent of each other.
     ///
     /// Without an [`Owner`], an async lock never re-enters, and this setting changes nothing.
     ///
@@ -572,8 +572,8 @@ impl<K: OneKey> Lock<K> {
     #[doc(alias = "isHeldByThread")]
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
         let (locals, owner) = (&self.context.locals, owner.in_role(K::ROLE));
-        // The server knows nothing of owners, and each hold has an id of its own there. Only the
-        // local record knows which ids to look for.
+        // The server does not know owners, and each hold has its own id there. Only the local
+        // record knows which ids to look for.
         let held = locals.all_held_by(&self.line_key()?, &owner);
         if held.is_empty() {
             return Ok(false);
@@ -581,7 +581,7 @@ impl<K: OneKey> Lock<K> {
         let info = self.inspect().await?;
         let is_own = |id: &str| held.iter().any(|held| held.hold().steps.wire_id() == id);
         // Compare with every holder, not only the first: a lock may have many readers, and the
-        // server lists them in an order of its own.
+        // server lists them in any order.
         Ok(info.holders.iter().any(|holder| is_own(&holder.id)))
     }
 

@@ -45,9 +45,9 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// **The promise.** An acquire gets all the permits that it asks for, or none. A request counts
 /// once, even if the network delivers it several times, and the client undoes a request that was
 /// not answered. So the permits in use and the free permits add up to the number that was set, as
-/// long as no process is killed, the server loses no data and no outage lasts a minute or more. The
-/// waiters of one process get their permits in the order of their arrival, whatever number they ask
-/// for.
+/// long as no process is killed, the server does not lose data and no outage lasts a minute or
+/// more. The waiters of one process get their permits in the order of their arrival, whatever
+/// number they ask for.
 ///
 /// **Between processes** there is no order, but a busy process regularly lets other processes
 /// acquire permits. A grant from the server starts a time slice of 10 ms. During its slice, a

@@ -78,9 +78,9 @@ impl fmt::Display for Stale {
 
 impl StdError for Stale {}
 
-/// Returns the verdict of a statement that changes rows only if the token is not late: a statement
-/// of [`Sql::raise`], or your own with [`Sql::check`]. `rows` is the number of rows that the
-/// database reports as affected.
+/// Returns whether a write was accepted. The statement must change rows only if the token is not
+/// late: use a statement from [`Sql::raise`], or your own with [`Sql::check`]. `rows` is the number
+/// of rows that the database reports as affected.
 ///
 /// # Errors
 ///

@@ -127,7 +127,7 @@ end
 --          waiting    { id, end }; end is when the place ends, 0 for a waiter of Redisson
 --          writers, readers  ids
 --          opened     1 if that key exists
---          listening  how many connections listen to each of the four channels
+--          listening  how many connections subscribe to each of the four channels
 
 local function inspect(name, leases, queue, waiters, writers, readers, tokens, opened, most, locks, sides, frees, opens)
   most = tonumber(most)

@@ -300,7 +300,7 @@ fn timed(item: &Value) -> Option<(Vec<u8>, i64)> {
     }
 }
 
-/// Parses a count like the steps of semaphores and latches.
+/// Parses a count in the same way as the steps of semaphores and latches.
 fn parse_count(text: &str) -> Option<i64> {
     // `parse` accepts a plus sign, but the scripts do not.
     (text.len() <= 14 && !text.starts_with('+'))

@@ -19,8 +19,8 @@ static LUA: LuaFile = LuaFile::new(include_str!("fair.lua"));
 static QUEUE: SharedLua = SharedLua::new(&LUA, "queue", &[&NOW_MS]);
 
 step! {
-    // `grants` is also right because the step takes a place in line: a request that arrives after
-    // its waiter has given up would add a place without a waiter.
+    // `grants` must also be set because the step takes a place in line: a request that arrives
+    // after its waiter has given up would add a place without a waiter.
     ACQUIRE: Acquire = fair.acquire, grants: true,
     keys: [lock, queue, timeouts, waiters],
     args: [hold, lease_ms: u64, place_ms: u64, channel, for_ever: bool],
@@ -117,8 +117,8 @@ impl FairHold {
     fn released_by(&self, id: &str, lease: Duration, served: &str) -> Operation {
         let own = id.rfind(':').map_or(id, |colon| &id[..=colon]);
         // The release of a plain lock would not be enough: it publishes on the channel of the name,
-        // but each waiter of a fair lock listens on a channel of its own. The head would sleep
-        // until its next poll.
+        // but each waiter of a fair lock subscribes to its own channel. The head would sleep until
+        // its next poll.
         Release {
             lock: self.key.as_str().as_bytes(),
             queue: self.key.fair_queue().as_bytes(),

@@ -450,7 +450,7 @@ impl<K: Named> LockAcquire<'_, K> {
     }
 
     /// Keeps the place of this waiter, in one request with other waiters; `None` if this waiter
-    /// must send a request of its own.
+    /// must send its own request.
     async fn keep_place(&self, due: Duration) -> Option<(usize, place_renewals::PlacesRenewed)> {
         let context = &self.lock.context;
         // Requests to a backend in this process cost nothing, so there is nothing to share. The
@@ -474,8 +474,8 @@ impl<K: Named> LockAcquire<'_, K> {
             .await
     }
 
-    /// Reads the answer for the place with this number; `None` if its waiter must send a request of
-    /// its own.
+    /// Reads the answer for the place with this number; `None` if its waiter must send its own
+    /// request.
     fn read_kept_place<T>(
         &self,
         number: usize,

@@ -85,7 +85,7 @@ impl LockGuard {
         }
     }
 
-    /// Calls `each` for each place where the guard reports progress. Locks nothing.
+    /// Calls `each` for each place where the guard reports progress. Takes no lock.
     pub(crate) fn for_each_report(&self, mut each: impl FnMut(&Arc<LastReport>)) {
         match &self.body {
             Body::One(share) => share.reports().into_iter().for_each(each),

@@ -152,9 +152,9 @@ impl WriteGuard {
 
 impl ReadGuard {
     /// Turns the read hold into a write hold with the same settings, if there are no other readers
-    /// now. It does not wait, because two readers that waited for each other would wait forever. An
-    /// upgrade takes precedence over waiting writers. If the server refuses it, one more request
-    /// finds out whether the read hold still exists.
+    /// now. The call does not wait, because two readers that waited for each other would wait
+    /// forever. An upgrade takes precedence over waiting writers. If the server refuses the
+    /// upgrade, one more request finds out whether the read hold still exists.
     ///
     /// # Errors
     ///

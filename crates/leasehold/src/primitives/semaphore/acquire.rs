@@ -124,7 +124,7 @@ impl PermitAcquire<'_> {
             // would repeat the earlier reply.
             marked: request::new_marker(context, &self.local),
             // The head is first: the server grants in this order, and the first grant counts as the
-            // head's.
+            // grant of the head.
             sizes: std::iter::once(self.permits).chain(others).collect(),
             head: self.waiter().cloned(),
             behind,
@@ -340,8 +340,8 @@ impl PermitRequest {
             now,
         });
         if grants > 0 {
-            // The head has what it asked for, so it needs no permits that other holders give back.
-            // Permits that were already passed to it are given back.
+            // The head has the permits that it asked for, so it does not need permits that other
+            // holders give back. Permits that were already passed to it are given back.
             if self.head.as_ref().is_some_and(|waiter| waiter.close()) {
                 drop(self.permit(self.sizes[0]));
             }

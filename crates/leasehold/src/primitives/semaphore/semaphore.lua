@@ -3,7 +3,7 @@
 
 -- [acquire] ---------------------------------------------------------------------------------------
 
--- Grants permits to the waiters of a line, in their order, as long as enough are free.
+-- Grants permits to the waiters of a line, in line order, as long as enough are free.
 --
 -- semaphore  text: the number of free permits
 -- marker     text: "waiters permits free": what this request has granted, and what remained free

@@ -62,12 +62,12 @@ end
 --
 -- lock       hash: one field per hold, `uuid:n`
 -- newest     hash: the turn that began last under this name
--- record     hash: the turn that is asked for; the same key as `newest` with slots
+-- record     hash: the requested turn; the same key as `newest` with slots
 -- hold       this hold's field
 -- lease_ms   how long the hold lasts without renewal
 -- period_ms  the length of a slot; 0 for a turn per id
 -- offset_ms  the time of the first slot
--- fixed      the slot that the request is for; empty for the nearest one
+-- fixed      the requested slot; empty for the nearest one
 -- id         the id of the turn; empty with slots
 -- repeats    1 if a failed turn may be repeated; 2 if any turn may be that does not run, and the
 --            slots may change

@@ -315,7 +315,7 @@ impl HubTask {
         let timers = &self.context.timers;
         let spacing = SPACING.min(self.target.every);
         let until = asked_at + pause.max(spacing);
-        // A channel without a mark has received nothing yet, as far as the last request shows.
+        // A channel without a mark had received nothing yet at the time of the last request.
         let marks = marks
             .iter()
             .copied()

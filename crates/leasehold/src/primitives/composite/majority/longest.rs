@@ -1,7 +1,7 @@
 //! The longest lease of a `RedLock`: the time for which a restarted server has no vote, because it
 //! may have forgotten a hold.
 //!
-//! No client can look up a hold that a server has forgotten, so the length of holds is bounded in
+//! A hold that a server has forgotten can't be looked up, so the length of holds is bounded in
 //! advance. All clients that share the lock should set the same bound. In case they do not, a bound
 //! that is longer than the default is noted on every member before the first hold. Every client
 //! reads the notes of the servers that grant the lock, and applies the greatest.

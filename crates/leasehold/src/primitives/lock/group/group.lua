@@ -79,7 +79,7 @@ local function acquire(group, hold, lease_ms, fields)
   for f in string.gmatch(fields, '%S+') do
     local holder = redis.call('HGET', group, f)
     if holder == hold then
-      -- The first copy of this request took all the values. A value that was lost since is not
+      -- The first copy of this request took all the values. A value that was lost after that is not
       -- taken again.
       return false
     end

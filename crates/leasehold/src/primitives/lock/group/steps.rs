@@ -36,8 +36,8 @@ impl Acquire<'_> {
             let Some(holder) = keyspace.hget(self.group, f)? else {
                 continue;
             };
-            // An earlier copy of this request took all the values. A value that was lost since is
-            // not taken again: a hold that has lost a part is lost.
+            // An earlier copy of this request took all the values. A value that was lost after that
+            // is not taken again: a hold that has lost a part is lost.
             if holder == *self.hold {
                 return Ok(Value::Nil);
             }
