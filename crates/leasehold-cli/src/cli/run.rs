@@ -24,9 +24,9 @@ Exit codes:
   124  the command ran longer than --max-run, so it was ended
   126  the command can't be executed; 127: it was not found
 
---limit keeps its permits under the lock's name, so no other kind of lock can use that name. The \
-first run sets the number for all clients, and says so. A run with another number exits with 78. \
-`leasehold set-limit NAME N` changes the number for all clients.
+With --limit, the server stores permits under the lock's name, so no other kind of lock can use \
+that name. The first run sets the number of permits for all clients, and says so. A run with \
+another number exits with 78. `leasehold set-limit NAME N` changes the number for all clients.
 
 The command finds the lock's name in $LEASEHOLD_NAME. With --slot, it finds the time of the slot \
 in $LEASEHOLD_SLOT, as 2026-11-27T03:00:00Z, and the number of missed slots in $LEASEHOLD_MISSED; \
@@ -40,16 +40,16 @@ HUP, QUIT, USR1 and USR2 on to the command and its process group.
 start the same line by cron, if their clocks differ by at most half a slot. Where the command does \
 not run, leasehold says nothing and exits with 0, or with the number of --conflict-exit-code; with \
 -v, it says why. Without --wait, leasehold does not wait for a command that runs elsewhere. With \
---wait, it does, and runs the command if the other machine dies. All runs of a name must use the \
-same slots; a run with other slots exits with 78. `leasehold show NAME` shows the last run, and \
---again repeats it or changes the slots. A run reports on stderr how many slots were missed before \
-it. --once ID does the same for schedulers that know the time of the run.
+--wait, leasehold waits, and runs the command if the other machine dies. All runs of a name must \
+use the same slots; a run with other slots exits with 78. `leasehold show NAME` shows the last \
+run, and --again repeats it or changes the slots. A run reports on stderr how many slots were \
+missed before it. --once ID does the same for schedulers that know the time of the run.
 
 --resume TICKET continues a hold that `leasehold hold --ticket` has acquired, on this machine or \
 another one. The lock is not free in between, and only one command gets the ticket. With a ticket \
 that is no longer valid, leasehold exits with 70 and does not run the command.
 
---min-hold keeps the lock at least this long after it was acquired, whenever and however the \
+--min-hold TIME keeps the lock for at least TIME after it was acquired, whenever and however the \
 command ends. With --no-wait, cron can start the same line on many machines: the first one runs \
 the command, and the others find the lock held if their clocks differ by less than --min-hold. \
 leasehold exits when the command ends, and the server frees the lock when the time has passed. No \
@@ -63,9 +63,8 @@ of the command is progress, even if it is not a full line. The command then writ
 program that sees no terminal may buffer its output: start it with `stdbuf -oL`, or use \
 --progress-file. When the command ends, leasehold copies the rest of its output, and processes \
 that the command has left running can no longer write. If the command makes no progress for TIME, \
-leasehold says so, and no longer renews the lock. Before the lease ends, leasehold ends the \
-command as after any other loss, and exits with 70. Progress before that starts the renewals \
-again.
+leasehold says so, and no longer renews the lock. Then leasehold ends the command before the lease \
+ends, as after any other loss, and exits with 70. Progress before that starts the renewals again.
 
 With --json, leasehold reports on stderr in JSON, one object per line. Each object has `event` and \
 `name`. These are the events and their other fields:
@@ -106,7 +105,7 @@ All these signals reach the command's process group, including the processes tha
 background. They do not reach processes that have left the group (daemons, setsid, jobs of an \
 interactive shell) or that run as another user (sudo). If both leasehold processes are killed at \
 once, the command dies on Linux, but the processes that it has started do not. Processes that the \
-command leaves behind keep running after the lock is released.
+command has left running continue after the lock is released.
 
 Examples:
   leasehold run nightly -- ./backup.sh

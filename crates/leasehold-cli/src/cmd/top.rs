@@ -35,7 +35,7 @@ pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
         ));
     }
     let client = server.connect(None).await?;
-    // The first query precedes the picture, so that a failure is printed on the unchanged terminal.
+    // Query once before the terminal is changed, so that a failure is printed as usual.
     let first = look(&client, &args).await?;
     if first.found.is_empty() && first.others == 0 && first.left_out.denied > 0 {
         return Err(all_denied(client.address(), first.left_out.denied));

@@ -1,4 +1,4 @@
-//! The lock or permit that the flags ask for.
+//! The lock or permit that the flags describe.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(in crate::cmd) struct HoldLimits {
     pub(in crate::cmd) progress_within: Option<Duration>,
 }
 
-/// The lock or permit that the flags ask for.
+/// The lock or permit that the flags describe.
 #[derive(Clone)]
 pub(super) enum Wanted {
     /// A lock, and the client and the name of each single lock that it consists of.

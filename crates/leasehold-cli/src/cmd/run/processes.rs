@@ -40,8 +40,8 @@ impl Process {
     }
 }
 
-/// Returns whether `/proc` shows the processes that this process sees. It may be missing, or belong
-/// to another namespace, where the numbers are those of other processes.
+/// Returns whether `/proc` shows the processes that this process sees. `/proc` may be missing, or
+/// may belong to another namespace, where the numbers mean other processes.
 fn is_ours() -> bool {
     let shown = std::fs::read_link("/proc/self").ok();
     shown.is_some_and(|shown| shown.to_str() == Some(&Pid::this().to_string()))

@@ -69,7 +69,7 @@ impl Exposition {
         }
     }
 
-    /// Sets the gauges to 0 whose names satisfy `fits`.
+    /// Sets each gauge whose name satisfies `fits` to 0.
     pub(super) fn clear_gauges(&mut self, fits: impl Fn(&str) -> bool) {
         let gauges = self.0.iter_mut();
         for (_, family) in gauges.filter(|(name, family)| family.kind == "gauge" && fits(name)) {
