@@ -107,7 +107,10 @@ pub(in crate::cmd) fn invalid(ticket: &Ticket, error: &Error, so: &str) -> Failu
     let reason = match error.loss() {
         Some(LossReason::Expired) | None => "its lease has expired, or it was released".to_owned(),
         Some(LossReason::Taken { by }) => {
-            format!("it has already been used, and {} is the next holder", Shown(by))
+            format!(
+                "it has already been used, and {} is the next holder",
+                Shown(by)
+            )
         }
         Some(reason) => reason.to_string(),
     };
