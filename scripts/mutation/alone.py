@@ -7,7 +7,7 @@ from .workspace import last_error, limited
 
 
 def run_alone(mutants, workspace, results, doubted=()):
-    """Judges mutants one after the other. The checks in `doubted` must first pass without a mutant."""
+    """Checks mutants one after the other. The checks in `doubted` must first pass without a mutant."""
     workspace.restore()
     failing = {text for text in sorted(doubted) if fails_without(text, mutants, workspace)}
     for mutant in mutants:

@@ -1,4 +1,4 @@
-"""Checks that the mutants still fit the code, without running anything."""
+"""Checks that the mutants can still be applied to the code, without running anything."""
 import contextlib
 import os
 import re
@@ -11,7 +11,7 @@ from .workspace import BUILD_LIMIT_S, last_error
 
 
 def stale_or_broken(mutants, workspace):
-    """Returns the mutants that are stale or don't compile. Compiles many mutants at a time."""
+    """Returns the mutants that are outdated or don't compile. Compiles many mutants at a time."""
     sources = words_of_sources(workspace)
     stale = [mutant for mutant in mutants if is_stale(mutant, workspace, sources)]
     left = [mutant for mutant in mutants if mutant not in stale]
@@ -27,7 +27,7 @@ def stale_or_broken(mutants, workspace):
 
 
 def is_stale(mutant, workspace, sources):
-    """Returns whether the mutant does not fit or its test does not exist, and says which."""
+    """Returns whether the mutant can't be applied or its test does not exist, and prints which."""
     if not mutant.fits(workspace):
         print(f"STALE   {mutant.name}: the code has changed", flush=True)
     elif not mutant.check.exists(sources):
@@ -38,7 +38,7 @@ def is_stale(mutant, workspace, sources):
 
 
 def words_of_sources(workspace):
-    """Returns the words of each Rust source, which include the names of tests that macros generate."""
+    """Returns the words in each Rust source, which include the names of tests that macros generate."""
     words = {}
     for folder, _, files in os.walk(workspace.path("crates")):
         for file in files:
@@ -50,7 +50,7 @@ def words_of_sources(workspace):
 
 
 def do_not_compile(group, workspace, compile_lua):
-    """Returns the mutants of the group that don't compile. Halves the group to find them."""
+    """Returns the mutants in the group that don't compile. Halves the group to find them."""
     for mutant in group:
         mutant.apply(workspace)
     error = first_error(group, workspace, compile_lua)
@@ -58,7 +58,7 @@ def do_not_compile(group, workspace, compile_lua):
     if error is None:
         return []
     if len(group) > 1:
-        # The mutants may fail only together, so each half is compiled by itself.
+        # The mutants may fail only in combination, so each half is compiled separately.
         half = len(group) // 2
         return (do_not_compile(group[:half], workspace, compile_lua)
                 + do_not_compile(group[half:], workspace, compile_lua))
@@ -67,7 +67,7 @@ def do_not_compile(group, workspace, compile_lua):
 
 
 def first_error(group, workspace, compile_lua):
-    """Returns the first error of Redis or the compiler about the present copy, or None."""
+    """Returns the first error from Redis or the compiler about the current copy, or None."""
     files = {file for mutant in group for file in mutant.files}
     for file in sorted(file for file in files if file.endswith(".lua")):
         error = compile_lua(workspace.path(file))
@@ -75,7 +75,7 @@ def first_error(group, workspace, compile_lua):
             return f"{file}: {error}"
     crates = {match[1] for file in files if (match := re.match(r"crates/([^/]+)/.*\.rs$", file))}
     for crate in sorted(crates):
-        # The tests inside the crate are compiled with it.
+        # The tests inside the crate are compiled together with the crate.
         status, out = workspace.cargo(
             "check", "-q", "-p", crate, "--all-features", "--profile", "test",
             "--lib" if crate == "leasehold" else "--bins",

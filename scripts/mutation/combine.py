@@ -1,8 +1,8 @@
 """Puts many mutants into one copy of the code. An environment variable chooses one at run time.
 
 A function that a mutant breaks begins with `if crate::mutant_chosen(N) { return { ... }; }`, with the
-mutant's body of the function inside. The text of a Lua file is part of the programs. Its end is
-padded, so that the texts of all mutants have the same length and can replace each other there.
+mutant's body of the function inside. Lua files are contained in the programs as text. Each text is
+padded at its end, so that the texts of all mutants have the same length and can replace each other.
 """
 import os
 import re
@@ -48,7 +48,7 @@ class Combination:
 
     def __init__(self, workspace):
         self.workspace = workspace
-        # The code as it is: the other copy has mutants inside.
+        # This copy has the unchanged code. The other copy has mutants inside.
         self.plan = Workspace("plan")
         self.plan.restore()
         self.changes = {}
@@ -85,7 +85,7 @@ class Combination:
         source = re.match(r"crates/[^/]+/src/", file)
         if not source:
             return []
-        # Macros run when other crates are compiled, and their crates can export no function.
+        # Macros run when other crates are compiled, and a macro crate can't export a function.
         if source[0].endswith("-macros/src/"):
             return []
         roots = [source[0] + name for name in ("lib.rs", "main.rs")]
@@ -98,7 +98,7 @@ class Combination:
         return self.parsed[file]
 
     def compare(self, file, mutated, change):
-        """Records a mutant's changes of a file. Returns whether it only changes bodies or Lua."""
+        """Records a mutant's changes to a file. Returns whether it changes only bodies or Lua."""
         if file.endswith(".lua"):
             change.texts[file] = mutated
             return True
@@ -128,7 +128,7 @@ class Combination:
         for file in lua:
             self.workspace.write(file, self.filled(file, self.original(file)))
         written = {*rust, *roots, *lua}
-        # Files of removed mutants get their original text.
+        # Files that only removed mutants had changed get their original text.
         self.workspace.restore(except_for=written)
 
     def combined(self, file):
@@ -156,7 +156,7 @@ class Combination:
         return "".join(parts) + original[at:]
 
     def filled(self, file, text):
-        """Returns a text of a Lua file, padded to the length of the longest."""
+        """Returns the text of a Lua file, padded to the length of the longest text."""
         texts = [change.texts[file] for change in self.changes.values() if file in change.texts]
         longest = max(len(other.encode()) for other in [*texts, self.original(file)])
         return text + "\n" * (longest + 1 - len(text.encode()))
@@ -167,8 +167,8 @@ class Combination:
                 for file, text in self.changes[name].texts.items()]
 
     def remove_blamed(self, errors):
-        """Removes the mutants to which these errors of the compiler point, and returns their
-        names. Each error has its places, the first ones before the others."""
+        """Removes the mutants to which these compiler errors point, and returns their names. Each
+        error has a list of places, the primary places first."""
         blamed = {name for places in errors for name in self.blamed(places)}
         if not blamed:
             files = {file for places in errors for file, _, _ in places}

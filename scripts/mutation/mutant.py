@@ -1,4 +1,4 @@
-"""Reads the mutants, and judges the output of their checks."""
+"""Reads the mutants, and evaluates the output of their checks."""
 import os
 import re
 import shlex
@@ -9,7 +9,7 @@ SEEDS = 60000
 
 
 def read_mutants(folder):
-    """Returns the mutants of all files of a folder, by name."""
+    """Returns the mutants in all files of a folder, sorted by name."""
     mutants = []
     for place, _, files in os.walk(folder):
         for file in files:
@@ -37,18 +37,18 @@ class Mutant:
         self.files = list(dict.fromkeys(file for file, _, _ in self.changes))
 
     def broken(self, workspace):
-        """Returns the texts of the broken files; None if the code has changed too much."""
+        """Returns the texts of the broken files, or None if the code has changed too much."""
         texts = {file: "\n" + workspace.read(file) for file in self.files
                  if os.path.isfile(workspace.path(file))}
         for file, before, after in self.changes:
-            # Whole lines, so that no change fits in two places.
+            # Whole lines are compared, so that a change does not match in two places.
             if texts.get(file, "").count("\n" + before) != 1 or before == after:
                 return None
             texts[file] = texts[file].replace("\n" + before, "\n" + after)
         return {file: text[1:] for file, text in texts.items()}
 
     def apply(self, workspace):
-        """Breaks the copy, and returns the texts of the files as they were; None if it can't."""
+        """Breaks the copy, and returns the files' earlier texts, or None if the mutant can't be applied."""
         broken = self.broken(workspace)
         if broken is None:
             return None

@@ -22,7 +22,7 @@ class Programs:
         self.built = {}
 
     def build(self, checks):
-        """Builds the programs of these checks. Returns the compiler's errors; none means success."""
+        """Builds the programs for these checks. Returns the compiler's errors, or none on success."""
         groups = {}
         for check in checks:
             if check.is_simulator:
@@ -37,7 +37,7 @@ class Programs:
         return []
 
     def build_group(self, common, selected):
-        """Builds the programs of one package and one choice of features."""
+        """Builds the programs of one package with one choice of features."""
         verb = ["build"] if common == SIMULATOR else ["test", "--no-run"]
         words = [word for selector in sorted(selected) for word in selector]
         status, out = self.workspace.build(*verb, "--message-format=json", *common, *words)
@@ -59,7 +59,7 @@ class Programs:
         self.built[common, selected] = message["executable"], folder
 
     def run(self, check, number=0, replacements=(), arguments=None):
-        """Runs a check with the mutant of this number, and returns its status and output."""
+        """Runs a check with the mutant that has this number, and returns its status and output."""
         if check.is_simulator:
             binary, folder = self.simulator, self.workspace.folder
         else:
@@ -116,12 +116,12 @@ def replaced(binary, number, replacements, target):
         yield binary
         return
     with contextlib.ExitStack() as stack:
-        # The tests of the command line start the program of that name.
+        # The tests of the command line start the program with that name.
         folder = os.path.join(target, f"{number:05}")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         os.makedirs(folder)
         command = os.path.join(target, "debug", "leasehold")
-        # The name of this folder is as long as `debug`.
+        # The name of this folder must be as long as `debug`.
         other_command = os.path.join(folder, "leasehold")
         copies = [copy_replaced(binary, os.path.join(folder, os.path.basename(binary)),
                                 replacements, (command.encode(), other_command.encode()))]

@@ -1,4 +1,4 @@
-"""Prints the verdicts, and keeps them in a file for a run that is continued later."""
+"""Prints the results, and keeps them in a file, from which a later run can continue."""
 import hashlib
 import os
 import sys
@@ -10,7 +10,7 @@ CAUGHT, MISSED, STALE, UNSURE = "caught", "MISSED", "STALE", "UNSURE"
 
 
 class Results:
-    """Collects one verdict for each mutant."""
+    """Collects one result (verdict) for each mutant."""
 
     def __init__(self, path=None):
         self.words = {}
@@ -20,7 +20,7 @@ class Results:
             self.read(digest())
 
     def read(self, code):
-        """Reads the verdicts of an earlier run. They are valid only for the code of that run."""
+        """Reads the verdicts of an earlier run. They are valid only if the code has not changed."""
         lines = []
         if os.path.exists(self.path):
             with open(self.path) as file:
@@ -59,8 +59,8 @@ class Results:
 
 
 def digest():
-    """Returns a digest that changes with the code and with the mutants. Logs and files of
-    results that are in the same folder don't change it."""
+    """Returns a digest of the code and of the mutants. Logs and files of results that are in the
+    same folder do not affect it."""
     sums = hashlib.sha256()
     for name in source_names("crates", "mutants", "Cargo.toml", "Cargo.lock"):
         with open(os.path.join(ROOT, name), "rb") as file:

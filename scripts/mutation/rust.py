@@ -25,7 +25,7 @@ class Function:
 
 
 def tokens_of(text):
-    """Returns the tokens with their positions, without spaces and comments."""
+    """Returns the tokens and their positions, without spaces and comments."""
     tokens, at = [], 0
     while at < len(text):
         found = TOKEN.match(text, at)
@@ -38,7 +38,7 @@ def tokens_of(text):
 
 
 def end_of_comment(text, at):
-    """Returns the end of a comment, which can contain other comments."""
+    """Returns the end of a comment. A comment can contain other comments."""
     depth = 1
     while depth > 0:
         mark = NESTED.search(text, at)

@@ -1,4 +1,4 @@
-"""Judges many mutants with one build."""
+"""Checks many mutants with one build."""
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,10 +10,10 @@ SEEDS_WITHOUT = 2000
 
 
 def run_together(mutants, workspace, results, jobs):
-    """Judges the mutants that can be combined. Returns the mutants that have no verdict yet, and the
+    """Checks the mutants that can be combined. Returns the mutants that have no verdict yet, and the
     checks that have failed on a copy in which no mutant was chosen."""
-    # The copy also contains mutants that have a verdict, so that a continued run has nothing to
-    # build.
+    # The copy also contains mutants that already have a verdict, so that a resumed run need not
+    # build it again.
     combination = combine(mutants, workspace)
     combined = [mutant for mutant in mutants if mutant.name in combination.changes]
     programs = Programs(workspace)
@@ -23,7 +23,7 @@ def run_together(mutants, workspace, results, jobs):
     busy, quiet, failing = sort_checks(combined, programs, jobs)
 
     def run_those_of(checks, jobs):
-        """Judges the mutants of these checks."""
+        """Checks the mutants that these checks must catch."""
         chosen = [mutant for mutant in combined if mutant.check.text in checks]
         in_parallel(jobs, chosen, lambda mutant: run_one(mutant, combination, programs, results))
 
@@ -68,7 +68,7 @@ def compile_all(mutants, combination, programs):
 
 def sort_checks(mutants, programs, jobs):
     """Runs each check without a mutant, because a check that fails even then proves nothing. Returns
-    the checks that pass while others run, those that pass only alone, and those that fail."""
+    the checks that pass while others run, the checks that pass only alone, and the failed ones."""
     checks = {mutant.check.text: mutant.check for mutant in mutants}
     start = time.time()
     busy = passing(checks, programs, jobs)
@@ -92,8 +92,8 @@ def passing(checks, programs, jobs):
 
 
 def run_one(mutant, combination, programs, results):
-    """Judges one mutant. If it is not caught, it has no verdict yet, because the combination itself
-    could hide it."""
+    """Checks one mutant. If it is not caught, it has no verdict yet, because the other mutants in
+    the copy could hide it."""
     start = time.time()
     number = combination.changes[mutant.name].number
     _, out = programs.run(mutant.check, number, combination.replacements(mutant.name))

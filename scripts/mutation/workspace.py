@@ -15,10 +15,10 @@ BUILD_LIMIT_S = 1800
 
 
 class Workspace:
-    """A copy of the code in a folder of its own.
+"""A copy of the code in its own folder.
 
-    Copies share no target directory unless one is given, because cargo could take a program of one
-    copy for the same program of another copy.
+    Unless a target directory is given, each copy has its own, because cargo could mistake a program
+    that was built from one copy for the same program of another copy.
     """
 
     def __init__(self, name, target=None):
@@ -33,7 +33,7 @@ class Workspace:
             return file.read()
 
     def write(self, name, text):
-        """Writes the text only if it differs, because cargo rebuilds files with a new time."""
+        """Writes the text only if it differs, because cargo rebuilds files that have a new time."""
         path = self.path(name)
         if not os.path.exists(path) or self.read(name) != text:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -58,8 +58,8 @@ class Workspace:
 
     def cargo(self, *arguments, limit_s=LIMIT_S):
         """Runs cargo in the copy and returns its status and output."""
-        # The simulator is built with optimisations, and only one of its files differs from the
-        # last build.
+        # The simulator is built with optimisations. Incremental compilation saves time, because only
+        # one file differs from the last build.
         environment = dict(os.environ, CARGO_TARGET_DIR=self.target, CARGO_INCREMENTAL="1")
         return limited(["cargo", *arguments], limit_s, cwd=self.folder, env=environment)
 
@@ -85,7 +85,7 @@ def limited(command, limit_s=LIMIT_S, **options):
         except subprocess.TimeoutExpired:
             return None, f"no end within {limit_s} s"
         finally:
-            # Processes that the command has started do not end with it.
+            # Processes that the command has started do not end together with the command.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
