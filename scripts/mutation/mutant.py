@@ -48,7 +48,7 @@ class Mutant:
         return {file: text[1:] for file, text in texts.items()}
 
     def apply(self, workspace):
-        """Breaks the copy, and returns the files' earlier texts, or None if the mutant can't be applied."""
+        """Breaks the copy, and returns the files' earlier texts, or None if the code has changed."""
         broken = self.broken(workspace)
         if broken is None:
             return None

@@ -15,7 +15,7 @@ BUILD_LIMIT_S = 1800
 
 
 class Workspace:
-"""A copy of the code in its own folder.
+    """A copy of the code in its own folder.
 
     Unless a target directory is given, each copy has its own, because cargo could mistake a program
     that was built from one copy for the same program of another copy.
