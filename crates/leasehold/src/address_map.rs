@@ -34,7 +34,7 @@ impl AddressMap {
         let Some(Mapper { map, has_panicked }) = self.0.as_deref() else {
             return announced();
         };
-        // A callback that panics must not end the task that keeps the connection.
+        // A callback that panics must not end the task that maintains the connection.
         match catch_unwind(AssertUnwindSafe(|| map(host, port))) {
             Ok(mapped) => mapped.unwrap_or_else(announced),
             Err(_) => {

@@ -115,8 +115,8 @@ impl Backend {
     /// Returns the failure for a reply that makes no sense: no version of the script sends it.
     pub(crate) fn malformed(&self) -> Failure {
         let what = "the reply makes no sense";
-        // Not `DidNotRun`: the caller would disarm its undo, although the step may have granted
-        // something.
+        // `DidNotRun` would be wrong: the caller would disarm its undo, although the step may have
+        // granted something.
         self.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
     }
 

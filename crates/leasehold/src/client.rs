@@ -53,8 +53,8 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 ///
 /// - If a server can't be reached at that time, or no longer has the library's scripts, the request
 ///   is not sent again.
-/// - The drop of the runtime waits for the reply of each server for at most 250 ms. If the client
-///   or a guard is dropped after the runtime, nothing waits for a reply.
+/// - Dropping the runtime waits at most 250 ms for the reply of each server. If the client or a
+///   guard is dropped after the runtime, there is no wait for a reply.
 /// - A runtime that is ended by `shutdown_background` might not send the releases.
 /// - A guard that is dropped after its runtime, or is never dropped (`std::process::exit`, a leak,
 ///   a kill), sends nothing.
@@ -71,9 +71,10 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// nothing: the holds of the parent remain, and only the parent renews them. So connect after the
 /// fork, in a runtime that the child has made itself.
 ///
-/// A guard in the child is not renewed there. Its [`is_held`](crate::LockGuard::is_held) reports
-/// the state at the fork, until [`valid_until`](crate::LockGuard::valid_until). If the parent ends
-/// and the child continues, as a daemon does, the lock is free one lease later.
+/// The child does not renew the holds of its guards. A guard's
+/// [`is_held`](crate::LockGuard::is_held) reports the state at the fork, until
+/// [`valid_until`](crate::LockGuard::valid_until). If the parent ends and the child continues, as a
+/// daemon does, the lock is free one lease later.
 ///
 /// A tokio runtime with several threads can be neither used nor dropped in the child, because its
 /// threads belong to the parent. Dropping a blocking client in the child is fine, because it leaves
@@ -522,7 +523,7 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            // Not the URL, which may have a password.
+            // Don't show the URL, which may have a password.
             .field("address", &self.address())
             .field("id", &self.id())
             .finish_non_exhaustive()
@@ -644,8 +645,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets which other clients share the client's names. [`Peers::All`] by default. If Redisson
-    /// does not share them, keys that are kept forever only for Redisson get an expiry.
+    /// Sets which other clients use the same names as this client. [`Peers::All`] by default. If
+    /// Redisson does not use them, keys that are kept forever only for Redisson get an expiry.
     ///
     /// In a cluster, this also sets how clients publish the messages that wake waiters. Redisson 3
     /// publishes to all nodes (`PUBLISH`). Redisson 4 publishes to the nodes of the slot
@@ -686,12 +687,12 @@ impl ClientBuilder {
     /// Sets whether each operation in a cluster is sent in a request of its own that declares its
     /// keys to the server. `false` by default. A single server always gets all keys declared.
     ///
-    /// By default, the client combines operations for the same node into one request, whatever the
-    /// slots of their names, and without declared keys. Each operation itself checks that its keys
-    /// are on the node. If a node refuses this, the client notices and declares the keys. But a
-    /// proxy may send a request without declared keys to any node. So set this to `true` behind a
-    /// proxy that chooses the node by the declared keys. Each operation then costs several times as
-    /// much.
+    /// By default, the client combines operations for the same node into one request, even if their
+    /// names are in different slots, and does not declare their keys. Each operation itself checks
+    /// that its keys are on the node. If a node refuses this, the client notices and declares the
+    /// keys. But a proxy may send a request without declared keys to any node. So set this to
+    /// `true` behind a proxy that chooses the node by the declared keys. Each operation then costs
+    /// several times as much.
     #[must_use]
     pub fn declare_keys(mut self, declare: bool) -> Self {
         self.declare_keys = declare;
@@ -1024,8 +1025,8 @@ impl ClientBuilder {
 
     /// Sets a function that returns the client's certificate and its key, for servers that require
     /// one. The client calls it each time that it connects, so the certificate can be renewed while
-    /// the client lives. The builder makes the first call itself. All later calls run on a thread
-    /// of the runtime for blocking work, one at a time, so the function may block in them.
+    /// the client lives. The builder makes the first call itself. All later calls run on one of the
+    /// runtime's threads for blocking work, one at a time, so the function may block in them.
     ///
     /// If the first call fails or panics, or returns no valid certificate, the builder fails. If
     /// this happens in a later call, the attempt to connect fails, and the client tries again.

@@ -152,8 +152,8 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Returns the lease to acquire the hold with. The server keeps a minimum hold as the expiry of
-    /// the key, so that it outlasts the process.
+    /// Returns the lease with which to acquire the hold. The server keeps a minimum hold as the
+    /// expiry of the key, so that it outlasts the process.
     pub(crate) fn first_lease(&self) -> Duration {
         self.lease.max(self.min_hold.unwrap_or_default())
     }

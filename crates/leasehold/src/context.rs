@@ -123,7 +123,7 @@ impl Context {
     pub(crate) fn fresh_wire_id(&self) -> String {
         // Relaxed is enough: the number must be unique, and no other data depends on it.
         let n = self.holds.fetch_add(1, Ordering::Relaxed);
-        // With the exact capacity: an id is made for each acquire, and stored with its hold.
+        // Use the exact capacity, because an id is made for each acquire, and stored with its hold.
         let digits = n.checked_ilog10().unwrap_or(0) as usize + 1;
         let mut id = String::with_capacity(self.client_id.len() + 1 + digits);
         id.push_str(&self.client_id);
@@ -240,7 +240,7 @@ impl Context {
     }
 
     /// Returns whether this process is a fork of the client's process. In a fork every call fails
-    /// and no drop does anything: the holds belong to the parent.
+    /// and drops do nothing: the holds belong to the parent.
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_forked()
     }

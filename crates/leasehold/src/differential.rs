@@ -328,7 +328,7 @@ fn write(keyspace: &mut Keyspace, command: &[String]) {
     }
 }
 
-/// Returns a step's reply without its legitimate differences: the order of the holders, which are
+/// Returns a step's reply without the parts that may differ: the order of the holders, which are
 /// the fields of a hash, and the exact remaining time.
 fn shown_reply(step: &Step, reply: &Value) -> String {
     let Value::List(items) = reply else {
@@ -374,7 +374,8 @@ fn shown_number(number: i64) -> String {
         // samples contain no time that is close to a boundary at which the rounded string changes.
         1001..=9000 => "some s".into(),
         9001..=100_000_000_000 => format!("{}0 s", (number + 5000) / 10_000),
-        // A time far ahead that another program has written, or the remaining time until then.
+        // A time far in the future that another program has written, or the remaining time until
+        // that time.
         2_000_000_000_000..20_000_000_000_000 => "far".into(),
         // A fencing token: the time in microseconds, or slightly more.
         _ if (number / 1000 - now_ms).abs() < 10_000_000_000 => "a token".into(),

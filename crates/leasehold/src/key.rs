@@ -139,8 +139,8 @@ impl Key {
         let names: Vec<_> = keys.iter().map(|key| Arc::clone(&key.name)).collect();
         let given: Vec<_> = keys.iter().map(|key| key.given()).collect();
         Self {
-            // For errors and logs only. The names are compared one by one: `a + b` may also be the
-            // name of one lock.
+            // This string is only for errors and logs. Comparisons use the names one by one,
+            // because `a + b` may also be the name of one lock.
             name: given.join(" + ").into(),
             prefix: Prefix::default(),
             part: Some(Arc::new(KeyPart::Names(names))),

@@ -87,8 +87,8 @@
 //! - `macros`: the attribute [`locked`](macro@locked), which runs a function under a lock.
 //! - `metrics`: counters, histograms and gauges through the `metrics` facade (`docs/metrics.md` in
 //!   the repository).
-//! - `testing`: the module [`testing`], for tests of code that locks. A build without the feature
-//!   contains none of its code.
+//! - `testing`: the module [`testing`], for tests of code that uses locks. A build without the
+//!   feature contains none of its code.
 //!
 //! Warnings and spans are emitted through [`tracing`] (`docs/tracing.md` in the repository).
 // `forbid`, not `deny`: a module could override `deny` for itself.

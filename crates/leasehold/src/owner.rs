@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The identity of an acquirer: the value that makes acquires re-entrant.
 ///
-/// An async acquire without an owner belongs to no task or thread. So no lock is re-entrant by
-/// accident, and two branches of a `join!` exclude each other. Code that must be able to acquire a
-/// lock that it already holds passes an owner to [`owned_by`](crate::Lock::owned_by):
+/// An async acquire without an owner does not belong to a task or a thread. So no lock is
+/// re-entrant by accident, and two branches of a `join!` exclude each other. Code that must be able
+/// to acquire a lock that it already holds passes an owner to [`owned_by`](crate::Lock::owned_by):
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

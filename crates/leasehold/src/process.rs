@@ -13,7 +13,7 @@ impl Process {
     }
 
     /// Returns whether this code runs in another process: in a child after a fork. A child with the
-    /// process id of its parent is not recognized. It can have that id in a new PID namespace.
+    /// same process id as its parent is not recognised. This is possible in a new PID namespace.
     // This needs a system call each time: a fork leaves no trace in memory that safe code could
     // read.
     pub(crate) fn is_forked(self) -> bool {

@@ -1,5 +1,5 @@
-//! Tools for tests of code that locks. An [`Embedded`](crate::Embedded) keyspace on a paused clock
-//! replaces the server, [`Network`] and [`Machine`] cause faults on demand, and the [history
+//! Tools for tests of code that uses locks. An [`Embedded`](crate::Embedded) keyspace on a paused
+//! clock replaces the server, [`Network`] and [`Machine`] cause faults on demand, and the [history
 //! checker](crate::testing::history) finds out whether two holds overlapped.
 
 pub mod history;

@@ -184,8 +184,8 @@ impl Ended {
         self.span.is_enabled()
     }
 
-    /// Links the acquire to a hold of the same process that led to its end: the hold of the
-    /// previous holder, or the hold that it has joined.
+    /// Links the acquire to the hold of the same process that completed the acquire: the hold of
+    /// the previous holder, or the hold that it has joined.
     pub(crate) fn follows(&self, hold: &MaybeSpan) {
         self.span.follows(hold);
     }

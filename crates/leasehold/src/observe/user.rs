@@ -39,7 +39,7 @@ impl Panics {
                 tracing::error!(what, panic, count, "a callback panicked");
             }));
         }
-        // The drop of its payload may panic, too, and nothing would catch that.
+        // Dropping the payload of the panic may panic, too, and nothing would catch that panic.
         std::mem::forget(panic);
         None
     }

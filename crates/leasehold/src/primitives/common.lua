@@ -140,7 +140,7 @@ local function notify_waiting(asking, channel, free, most)
         if not denied and receivers > 0 then notified, free = notified + 1, free - wants end
       end
     end
-    -- A client that wants few permits may be in the list after many that want more.
+    -- A client that wants few permits may be in the list after many clients that want more.
   until #waiting < 100 or notified >= most or free <= 0
   -- If an ACL denied a message, all clients must send a request.
   if denied then

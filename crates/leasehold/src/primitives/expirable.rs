@@ -40,7 +40,7 @@ const MOST_AT_ONCE: u64 = 1000;
 /// This value is only a handle: it is cheap to make and to clone, and has its own settings. The
 /// client renews permits in the background until they are released, unless the handle has a
 /// [`fixed_lease`](Self::fixed_lease). A semaphore does not exist, and has no permits, until
-/// [`try_set_permits`](Self::try_set_permits) makes it. An acquire waits until then, unless its
+/// [`try_set_permits`](Self::try_set_permits) creates it. An acquire waits until then, unless its
 /// handle says that the semaphore [must exist](Self::must_exist).
 ///
 /// For up to 10 ms after a grant, a release passes the permits to the next waiter of the same
@@ -361,10 +361,10 @@ impl ExpirableSemaphore {
     /// now. Returns `false` if the old lease had expired, or if the permit does not exist.
     ///
     /// To make the lease of a guard longer, use [`ExpirablePermit::extend`], so that the guard
-    /// knows the new lease. If the lease of a guard becomes shorter here, the guard learns this at
-    /// its next renewal. A guard with a fixed lease does not learn it before the fixed lease ends.
-    /// If the lease of a guard becomes longer here, the guard continues to renew for the lease that
-    /// it was acquired with, and each renewal halves the extra time.
+    /// knows the new lease. If this call makes the lease of a guard shorter, the guard learns this
+    /// at its next renewal. A guard with a fixed lease does not learn it before the fixed lease
+    /// ends. If this call makes the lease of a guard longer, the guard continues to renew with the
+    /// lease of its acquire, and each renewal halves the extra time.
     ///
     /// # Errors
     ///
@@ -525,7 +525,7 @@ impl ExpirableSemaphore {
             .map(drop)
     }
 
-    /// Adds `permits` to the number of permits, or reduces it if `permits` is negative. Makes the
+    /// Adds `permits` to the number of permits, or reduces it if `permits` is negative. Creates the
     /// semaphore if it does not exist.
     ///
     /// # Errors

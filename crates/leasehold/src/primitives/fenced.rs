@@ -31,7 +31,7 @@ use steps::FencedHold;
 /// This library and Redisson's `RFencedLock` use the same counter, so the tokens of the two rise
 /// together.
 ///
-/// Tokens are whole numbers from 1 to 2^53. Each token is greater than the previous one, and at
+/// Tokens are whole numbers from 1 to 2^53 - 1. Each token is greater than the previous one, and at
 /// least as great as the server's time in microseconds. So tokens rise even after the server has
 /// lost the counter. (But the first token that *Java* draws after such a loss is 1.) All guards of
 /// an [`Owner`](crate::Owner) have the token of their hold.

@@ -13,9 +13,8 @@ pub(crate) const READ_WRITE: &str = "a read-write lock";
 pub(crate) const GROUP: &str = "a group lock";
 pub(crate) const NOT_A_LOCK: &str = "a hash that is not a lock";
 
-/// Returns an error if the hash at `name` is a lock of another kind than `kind`, or not a lock. If
-/// the key does not exist, it is a free lock of any kind. The twin of `wrong_kind` in
-/// `common.lua`.
+/// Returns an error if the hash at `name` is a lock of a kind other than `kind`, or not a lock. If
+/// the key does not exist, it is a free lock of any kind. The twin of `wrong_kind` in `common.lua`.
 pub(crate) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<(), Refusal> {
     match kind_of_hash(&keyspace.hgetall(name)?) {
         Some(found) if found != kind => Err(Refusal(format!("WRONGKIND {found}"))),

@@ -456,9 +456,9 @@ impl<K: kind::Named> Lock<K> {
         self
     }
 
-    /// Sets the minimum time for which the lock stays locked after it was acquired, at least 10 ms. A
-    /// job that takes a second then does not run again on a machine whose clock is a few seconds
-    /// late. By default there is no minimum.
+    /// Sets the minimum time for which the lock stays locked after it was acquired, at least 10 ms.
+    /// With a minimum of a few seconds, a job that takes only a second does not run again on a
+    /// machine whose clock is a few seconds late. By default there is no minimum.
     ///
     /// The server keeps this time as the expiry of the lock's key. So the minimum also applies if
     /// the process is killed, the guard is dropped, or no server can be reached. If the last guard
@@ -637,7 +637,7 @@ impl<K: OneKey> Lock<K> {
         let key = self.key()?;
         let operation = self.kind.force_unlock(key, &self.channel);
         // The request is sent only once, even if the answer is lost: a second request could end the
-        // hold of a client that has acquired the lock since.
+        // hold of a client that has acquired the lock in the meantime.
         let ended = request::change(&self.context, key, operation).await?;
         Ok(ended == Value::Int(1))
     }

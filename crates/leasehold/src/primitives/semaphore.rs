@@ -39,7 +39,7 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 ///
 /// This value is only a handle: it is cheap to make and to clone, and has its own settings. A
 /// semaphore does not exist, and has no permits, until [`try_set_permits`](Self::try_set_permits)
-/// makes it. An acquire waits until then, unless its handle says that the semaphore [must
+/// creates it. An acquire waits until then, unless its handle says that the semaphore [must
 /// exist](Self::must_exist).
 ///
 /// **The promise.** An acquire gets all the permits that it asks for, or none. A request counts

@@ -118,7 +118,7 @@ impl Election {
     /// Waits until this candidate leads, without a time limit. The client renews the lease of the
     /// term in the background until the term is resigned or dropped.
     ///
-    /// If a term of this candidate has just ended, it first waits for the rest of one
+    /// If a term of this candidate has just ended, the call first waits for the rest of one
     /// [`poll_interval`](Self::poll_interval), so that another candidate can lead.
     ///
     /// # Errors

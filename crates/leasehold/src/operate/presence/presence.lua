@@ -35,7 +35,7 @@ end
 
 -- [enrol] -----------------------------------------------------------------------------------------
 
--- Adds a client to the register of clients, or removes it. Removes entries that are no longer
+-- Adds a client to the register of clients, or removes it. Also removes entries that are no longer
 -- valid.
 --
 -- clients  sorted set: the clients, each with the time (ms) until which its entry is valid

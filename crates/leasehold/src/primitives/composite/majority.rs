@@ -57,9 +57,10 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// lease. This applies to holds that all servers have granted. For each server that was down or had
 /// no vote when a hold was acquired, that hold tolerates one restart fewer.
 ///
-/// The lock is not acquired again on a server if its key was removed or unlocked by force there, if
-/// the server denies `INFO`, or if it is a master behind sentinels or a node of a cluster. An
-/// [`Owner`] that acquires the lock again may have to wait until enough servers have a vote.
+/// The lock is not acquired again on a server if its key was removed there, if it was unlocked by
+/// force there, if the server denies `INFO`, or if the server is a master behind sentinels or a
+/// node of a cluster. An [`Owner`] that acquires the lock again may have to wait until enough
+/// servers have a vote.
 ///
 /// A server reports in its `INFO` when it was started. **If a server does not report its start**,
 /// because it denies the command to this user, or because its reply is missing or malformed when a
@@ -115,8 +116,8 @@ impl Lock<Majority> {
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) if there are no members, if a name is bad,
     /// if a member is itself made of several locks, or if one name on one server is given as two
-    /// kinds of lock. An acquire also fails with `Misuse` if two members are on one server with two
-    /// addresses.
+    /// kinds of lock. An acquire also fails with `Misuse` if two members are on the same server
+    /// under different addresses.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = sorted_members(members, "lock of a majority")?;

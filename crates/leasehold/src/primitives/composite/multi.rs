@@ -191,8 +191,8 @@ impl MultiAcquire<'_> {
     /// Acquires all members, or none.
     async fn all(&self) -> Result<Option<Vec<LockGuard>>> {
         let Some(answers) = self.in_time(self.try_all(self.members)).await else {
-            // The requests have been dropped already. Each of them undoes what its server granted
-            // or may still grant.
+            // The requests have already been dropped. Each of them undoes any grant that its server
+            // made or may still make.
             return Err(self.no_answer_in_time().into_error(self.key));
         };
         // The servers have now identified themselves. A lock that is given twice would wait for

@@ -173,7 +173,7 @@ impl Quorum {
         if drawn.len() < self.members.quorum {
             drawn = self.ask_quorum(shares().map(draw::token_of)).await?;
         }
-        // Tokens to which the owner has raised these members before, through another guard.
+        // The tokens to which the owner has already raised these members through another guard.
         let raised = self.members.holds.iter();
         let raised = raised.filter_map(|member| member.hold().raised_to());
         let token = drawn.into_iter().chain(raised).max().unwrap_or_default();

@@ -114,8 +114,8 @@ impl Members {
         let mut guard = Some(guard);
         while let Some(new) = guard.take() {
             let token = self.token();
-            // The server has forgotten its counter. The next holder's token must be above this
-            // hold's, even if this is the only server that both holds have in common.
+            // The server has forgotten its counter. The next holder's token must be greater than
+            // this hold's token, even if this is the only server that both holds have in common.
             if let Some(token) = token
                 && draw::raise(new.share(), token).await.is_err()
             {

@@ -142,8 +142,8 @@ end
 
 -- [exchange] --------------------------------------------------------------------------------------
 
--- Replaces these permits with new ones, for the next waiter of their process. It changes no count
--- and sends no message, because no permit becomes free.
+-- Replaces these permits with new ones, for the next waiter of their process. Changes no count and
+-- sends no message, because no permit becomes free.
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
@@ -343,7 +343,7 @@ end
 
 -- [set] -------------------------------------------------------------------------------------------
 
--- Sets how many permits there are in total, and makes the semaphore if it does not exist.
+-- Sets how many permits there are in total, and creates the semaphore if it does not exist.
 --
 -- permits  text: the number of free permits; negative when more are held than exist
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms

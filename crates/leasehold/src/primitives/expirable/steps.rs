@@ -96,7 +96,8 @@ impl Exchange<'_> {
         if keyspace.zscore(self.timeout, &self.next[..16])?.is_some() {
             return Ok(Value::Int(1));
         }
-        // More permits are in use than exist, so these must be given back.
+        // More permits are in use than exist, so these permits must be given back and not passed
+        // on.
         if number_at(keyspace, self.permits)?.is_some_and(|free| free < 0) {
             return Ok(Value::Int(0));
         }

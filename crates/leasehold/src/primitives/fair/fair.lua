@@ -261,8 +261,8 @@ end
 
 -- [keep_places] -----------------------------------------------------------------------------------
 
--- Keeps the places of several waiters of one client. Gives no waiter a place and grants nothing, so
--- a request that arrives late does no harm.
+-- Keeps the places of several waiters of one client. It does not create places and grants nothing,
+-- so a request that arrives late does no harm.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters

@@ -193,8 +193,8 @@ impl<'a> FairQueue<'a> {
     }
 }
 
-/// Returns an error if one of the keys is not part of a line, and the number of entries in all of
-/// them.
+/// Checks the three keys. Returns an error if one of them is not part of a line, and also the
+/// number of entries in all of them.
 fn check_keys(
     keyspace: &mut Keyspace,
     [queue, timeouts, waiters]: [&[u8]; 3],

@@ -60,8 +60,8 @@ pub(crate) fn reply_if_held(
     // A key of another type is an error, as in the script.
     keyspace.get(counter)?;
     // No other client draws while this hold exists, so the last token belongs to this hold. Without
-    // a counter it is 0. `read_acquire` does not accept that as a grant, and the undo gives the hold
-    // back.
+    // a counter the token is 0. `read_acquire` does not accept this reply as a grant, and the undo
+    // gives the hold back.
     let last = last_given(keyspace, counter).map_or(0, to_int);
     Ok(Some(Value::List(vec![Value::Int(1), Value::Int(last)])))
 }

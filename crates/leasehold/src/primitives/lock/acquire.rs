@@ -729,7 +729,7 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
 
     async fn renew_place(&self, due: Duration) -> Option<TimedAnswer<LockGrant>> {
         if !self.place.is_none_or(Place::may_ask_in_line) {
-            // A hold was handed over to the waiter, which has it or has given it back.
+            // A hold was handed over to the waiter. The waiter has it or has given it back.
             return None;
         }
         let (number, answered) = self.acquire.keep_place(due).await?;

@@ -1,5 +1,5 @@
--- A plain lock, and what other kinds of lock share with it.
--- A line `-- [NAME]` begins a section: a step, or Lua that several steps use.
+-- A plain lock, and the Lua that other kinds of lock share with it. A line `-- [NAME]` begins a
+-- section: a step, or Lua that several steps use.
 
 -- [break_hold] ------------------------------------------------------------------------------------
 
@@ -66,7 +66,8 @@ local function acquire(lock, hold, lease_ms)
       --[[USES wrong_kind]]
       return wrong_kind('a plain lock', lock, fields) or redis.call('PTTL', lock)
     end
-    -- The first copy of this request set the lease, and a renewal may have lengthened it since.
+    -- The first copy of this request set the lease, and a renewal may have lengthened the lease
+    -- since then.
     return false
   end
   -- A copy of `grant`, without a function call, because a plain acquire must be cheap. The
@@ -144,8 +145,8 @@ end
 --          0      this hold's lease ran out; nothing was changed
 
 local function release(lock, hold, channel)
-  -- HDEL, not HINCRBY: it works when the server is out of memory. The hash is deleted with its last
-  -- field.
+  -- Use HDEL and not HINCRBY, because it works when the server is out of memory. The hash is
+  -- deleted with its last field.
   if redis.call('HDEL', lock, hold) == 0 then
     return 0
   end

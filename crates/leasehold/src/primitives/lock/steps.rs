@@ -94,7 +94,7 @@ impl Delist<'_> {
 }
 
 step! {
-    // A release grants nothing, so it runs however late it arrives. If it were refused as late, the
+    // A release grants nothing, so it runs even if it arrives late. If it were refused as late, the
     // lock would stay held until its lease ends.
     RELEASE: Release = lock.release, grants: false,
     while_moving: true,
@@ -165,7 +165,7 @@ impl Renew<'_> {
 /// The twin of `renewed` in `lock.lua`.
 pub(crate) fn renewed(keyspace: &mut Keyspace, lock: &[u8], lease_ms: u64, most_ms: u64) -> i64 {
     // The watchdog sets `most_ms` if the hold lasts far longer than any guard requested, for
-    // example after the server's clock was set back. Otherwise the lock would stay held for all
+    // example after the server's clock was set back. Without it, the lock would stay held for all
     // that time if its holder died.
     if most_ms > 0 && u64::try_from(keyspace.pttl(lock)).is_ok_and(|left| left > most_ms) {
         keyspace.pexpire(lock, lease_ms);

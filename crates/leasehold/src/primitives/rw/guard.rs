@@ -396,7 +396,8 @@ async fn send_until_answered(
         Ok(Value::Int(_)) => {
             let may_have_run = may_have_run.load(Ordering::Relaxed);
             // An earlier request may have downgraded the hold before another client removed the
-            // lock. Then the read hold's own key still exists, and its release removes that key.
+            // lock. In that case the read hold's own key still exists, and its release removes that
+            // key.
             if !may_have_run {
                 undo.disarm();
             }

@@ -228,7 +228,7 @@ impl RwWaiter {
     }
 
     /// Returns the time since which this reader has been leaving a free lock to writers; `None` if
-    /// it never has. The first call after that records `now` as this time.
+    /// it never has. The first call after the reader has yielded records `now` as this time.
     pub(super) fn yielding_since(&self, now: Moment) -> Option<Moment> {
         let has_yielded = self.has_yielded.load(Ordering::Relaxed);
         has_yielded.then(|| *self.yielding_since.get_or_init(|| now))

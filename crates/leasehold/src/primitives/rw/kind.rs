@@ -297,8 +297,8 @@ impl<'a, K: Named> Reservation<'a, K> {
         self,
         wait: impl Future<Output = Result<Option<LockGuard>>>,
     ) -> Result<Option<LockGuard>> {
-        // After an error, a refusal or a dropped future, `self` is dropped without a call of
-        // `granted`, which withdraws the reservation.
+        // After an error, a refusal or a dropped future, `granted` is not called, and dropping
+        // `self` withdraws the reservation.
         let guard = wait.await?;
         // The server removes the reservation of a waiter to which it grants the lock. A waiter that
         // shares or took over another waiter's hold was not granted the lock itself.

@@ -129,7 +129,8 @@ local function acquire_read(lock, timeout, writers, readers, hold, inside, lease
     end
   end
   if mode and redis.call('HEXISTS', lock, hold) == 1 and redis.call('EXISTS', timeout) == 1 then
-    -- The first copy of this request set the lease, and a renewal may have lengthened it since.
+    -- The first copy of this request set the lease, and a renewal may have lengthened the lease
+    -- since then.
     return false
   end
   if mode == 'write' then
@@ -242,7 +243,8 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
     return false
   end
   if redis.call('HEXISTS', lock, hold) == 1 then
-    -- The first copy of this request set the lease, and a renewal may have lengthened it since.
+    -- The first copy of this request set the lease, and a renewal may have lengthened the lease
+    -- since then.
     return false
   end
   reserve(writers, waiter, reserve_ms)
@@ -261,7 +263,8 @@ end
 
 local function withdraw(reservations, waiter, channel)
   local gone = redis.call('ZREM', reservations, waiter)
-  -- Waiters are woken only when no reservation remains: another one would still keep them out.
+  -- Wake the waiters only when no reservation remains: another reservation would still keep them
+  -- out.
   if gone == 1 and redis.call('EXISTS', reservations) == 0 then
     wake_all(channel)
   end
@@ -289,9 +292,9 @@ local function release_read(lock, timeout, asking, hold, channel)
     return 0
   end
   local fields = redis.call('HLEN', lock)
-  -- If a write hold exists beside the read holds, the lock has the expiry of the write hold.
-  -- (Redisson sets it to the expiry of the longest read hold even then, and so cuts the write hold
-  -- short.)
+  -- If a write hold exists beside the read holds, the lock has the expiry of the write hold. (Even
+  -- in this case, Redisson sets it to the expiry of the longest read hold, and so cuts the write
+  -- hold short.)
   if fields > 1 and redis.call('HGET', lock, 'mode') == 'write' then
     return held
   end

@@ -158,8 +158,8 @@ impl ReleaseRead<'_> {
             && !sweeps_all(keyspace, self.hold, fields)
             && longest_of_some(keyspace, self.lock)? > 0;
         // If a write hold exists beside the read holds, the lock keeps the expiry of the write
-        // hold. Redisson sets it to the expiry of the longest read hold even then, and so cuts the
-        // writer's lease.
+        // hold. Even in this case, Redisson sets it to the expiry of the longest read hold, and so
+        // cuts the writer's lease.
         if fields == 1 || !(writes || put_off) {
             let is_free = trim_expiry(keyspace, self.lock)?;
             if is_free {

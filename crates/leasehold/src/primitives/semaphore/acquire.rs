@@ -152,8 +152,7 @@ impl Ask for PermitAcquire<'_> {
         self.enlist(request.client);
         let (undo, mut reply) = request.send();
         let answer = match (&mut reply).now_or_never() {
-            // An embedded backend has answered already: its replies need no task that waits for
-            // them.
+            // An embedded backend has already answered, so no task has to wait for the reply.
             Some(reply) => {
                 let answer = request.answered(&undo, reply)?;
                 request.hand_out(answer.grants);

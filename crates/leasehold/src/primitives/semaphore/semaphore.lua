@@ -74,8 +74,8 @@ end
 
 -- [delist] ----------------------------------------------------------------------------------------
 
--- Removes a client that no longer waits from the list. If a release has notified it already and
--- permits are free, this notifies the next client.
+-- Removes a client that no longer waits from the list. If a release has already notified this
+-- client and permits are free, notifies the next client.
 --
 -- semaphore  text: the number of free permits
 -- asking     list: the waiting clients, `number:permits`, in order of arrival

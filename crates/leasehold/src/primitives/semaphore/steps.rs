@@ -26,8 +26,8 @@ step! {
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if let Some(before) = keyspace.get(self.marker)? {
-            // The note of an undo has no numbers: a request that arrives after its undo is granted
-            // nothing.
+            // The note that an undo leaves has no numbers: a request that arrives after its undo is
+            // granted nothing.
             let (grants, _, left) = read_marker(&before).unwrap_or_default();
             return Ok(acquired((grants, left, true), None, -1));
         }
@@ -36,8 +36,8 @@ impl Acquire<'_> {
         let (mut grants, mut taken) = (0, 0);
         for size in self.sizes.split(|byte| *byte == b' ') {
             let size = number::<i64>(size)?;
-            // The waiters after it are not granted either: otherwise waiters that want one permit
-            // could overtake a waiter that wants many forever.
+            // The waiters after it are not granted permits either: otherwise waiters that want one
+            // permit could forever overtake a waiter that wants many.
             if taken + size > free {
                 break;
             }

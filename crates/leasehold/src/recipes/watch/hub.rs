@@ -24,7 +24,7 @@ use crate::operate::presence::ClientCache;
 use crate::sync::Mutex;
 
 /// The shortest pause between two requests. Anyone can publish messages, and a busy lock has many
-/// releases, so not each message leads to a request.
+/// releases, so not every message leads to a request.
 const SPACING: Duration = Duration::from_millis(50);
 /// The pause after a failed request. A lost connection fails requests at once.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
@@ -144,7 +144,7 @@ impl Hubs {
 impl Drop for Hub {
     fn drop(&mut self) {
         let mut table = self.hubs.0.lock();
-        // Another watch may have made a new hub since the last watch of this one was dropped.
+        // Another watch may have made a new hub after the last watch of this hub was dropped.
         if table
             .get(&self.target)
             .is_some_and(|hub| hub.strong_count() == 0)

@@ -184,8 +184,8 @@ impl Asked {
     /// Records that the acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &impl Guard) -> Inside {
-        // This is later than the real beginning of the hold, and the end is recorded before the
-        // real end. So each overlap that is found has really happened.
+        // This is later than the real start of the hold, and the end is recorded before the real
+        // end. So each overlap that the checker finds has really happened.
         let from = self.shared.time.point();
         let id = from.1;
         let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);

@@ -74,8 +74,8 @@ pub(super) fn sweep<H: PartialEq>(occupancies: &[Occupancy<H>], capacity: u64) -
             SweepEvent::Request => result.waited += 1,
             SweepEvent::Begin => {
                 if !now.has_capacity(number) {
-                    // Nothing blocks an occupancy that wants more places than the name has. `most`
-                    // shows that case.
+                    // If an occupancy wants more places than the name has, there may be no
+                    // occupancy that blocks it. `most` shows that case.
                     let first = now.blocker(number);
                     result
                         .overlapping

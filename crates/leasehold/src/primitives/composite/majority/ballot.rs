@@ -249,8 +249,9 @@ impl<'a> Ballot<'a> {
         let spare = self.members.len() - self.quorum;
         if votes.errors.len() > spare {
             let mut failure = self.failure(&votes.errors, spare);
-            // If enough servers answer, counting the servers that have no vote yet, this is not an
-            // outage, which could end the wait: those servers can vote at a known time.
+            // If enough servers answer, including the servers that have no vote yet, this does not
+            // count as an outage, which could end the wait: it is known when those servers can
+            // vote.
             let enough_answer = self.silent(votes) <= spare;
             if let (Cause::NoAnswer(reasons), true) = (&mut failure.cause, enough_answer) {
                 failure.cause = Cause::NoVoteYet(std::mem::take(reasons));

@@ -145,7 +145,8 @@ impl Rejoin {
             }
         });
         async {
-            // Nothing is ever sent on the channel: its error means that the attempt has ended.
+            // Nothing is ever sent on the channel: an error from it means that the attempt has
+            // ended.
             let _ = finished.await;
         }
     }

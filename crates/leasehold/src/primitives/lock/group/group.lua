@@ -189,8 +189,8 @@ local function renew(group, hold, lease_ms, most_ms, fields)
     end
     ends[f] = at
   end
-  -- This removes nothing. It makes the server run the rest when it is out of memory: the server
-  -- checks its memory only once, before the first write.
+  -- This removes nothing, but lets the rest run when the server is out of memory: the server checks
+  -- its memory only once, before the first write.
   redis.pcall('HDEL', group, '')
   local ttl = redis.call('PTTL', group)
   local life = life_ms(lease_ms)
