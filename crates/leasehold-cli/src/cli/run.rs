@@ -430,7 +430,7 @@ pub(crate) struct KindOfLock {
 
     /// Take the write side of a read-write lock
     ///
-    /// No other command that holds either side runs at the same time.
+    /// While the command runs, no other command can hold either side.
     #[arg(short = 'x', long)]
     pub(crate) write: bool,
 

@@ -1,4 +1,4 @@
-//! `leasehold hold`: a lock without a command, for scripts.
+//! `leasehold hold`: holds a lock without a command, for scripts.
 
 use std::io::{self, IsTerminal as _};
 
@@ -22,8 +22,8 @@ use crate::signals::Signals;
 
 pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failure> {
     let name = name_of_lock(args.name.clone())?;
-    // Listening begins before the first request is sent, so a signal from now on ends with a
-    // clean-up.
+    // Listen before the first request is sent. So if a signal arrives from now on, the lock is
+    // released before this process ends.
     let mut signals = Signals::listen()?;
     let waiting = Waiting::new(&args.wanted, &name, &servers);
     let (clients, held) = match waiting.until_held(&mut signals).await? {

@@ -170,8 +170,8 @@ fn under_lock(
     servers: &[Server],
     metrics: Option<&MetricsFile>,
 ) -> Result<Exit, Failure> {
-    // Listening begins before the first request is sent, so a signal from now on ends with a
-    // clean-up.
+    // Listen before the first request is sent. So if a signal arrives from now on, the lock is
+    // released before this process ends.
     let mut signals = {
         let _context = runtime.enter();
         Signals::listen()?
@@ -254,8 +254,8 @@ fn start<'a>(
     signals: &'a mut Signals,
 ) -> Result<Option<Watch<'a>>, Failure> {
     let stops = StopRequests::listen()?;
-    // Listening begins before the command starts. If our parent ignores SIGCHLD, a quick command
-    // would otherwise leave no exit code.
+    // Listen before the command starts. Otherwise, if our parent ignores SIGCHLD, a command that
+    // ends quickly would leave no exit code.
     let children = signal(SignalKind::child())
         .map_err(|error| Failure::io("can't watch for the command's exit", error))?;
     let mut terminal = Terminal::open();

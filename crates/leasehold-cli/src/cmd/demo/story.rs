@@ -17,7 +17,7 @@ pub(super) struct Row {
     pub(super) last_wait: Option<(u64, u64)>,
     /// Number of sales that the worker has reported.
     pub(super) sold: u64,
-    /// Number of times that the worker found its lock lost.
+    /// Number of times that the worker found that its lock was lost.
     pub(super) lost: u64,
     pub(super) killed_at: Option<u64>,
     now: Now,

@@ -26,11 +26,12 @@ pub(super) struct Worker {
     pub(super) victim_at: Option<u64>,
     /// Maximum number of items that the worker sells.
     pub(super) limit: u64,
-    /// Kills a worker that is a task: when this resolves, the worker must stop without cleaning up.
+    /// The channel that kills a worker that is a task. When it resolves, the worker must stop
+    /// without cleaning up.
     pub(super) killed: Option<oneshot::Receiver<()>>,
 }
 
-/// The end of a worker's work.
+/// The way in which a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
     Done,

@@ -23,7 +23,8 @@ use crate::output::{self, Shown};
 /// The name of the process until it becomes the command.
 pub(super) const LAUNCHER: &CStr = c"run-launch";
 
-/// Prepares a start of this program with a hidden sub-command, for a command under the lock `name`.
+/// Prepares to start this program again with a hidden sub-command, for a command under the lock
+/// `name`.
 pub(super) fn ourselves(sub_command: &str, name: &str) -> Command {
     // Start the running program itself. Its file may have been replaced during a long wait.
     #[cfg(any(target_os = "linux", target_os = "android"))]
