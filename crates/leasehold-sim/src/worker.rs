@@ -414,7 +414,7 @@ impl Taking<'_> {
         };
         let answer_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
         // Only one waiter at a time sends a request. If a waiter leaves without a reply, the next
-        // waiter has waited just as long, and may get no reply either.
+        // waiter has waited just as long, and may not get a reply either.
         let in_front = self.leave_unanswered(answer_ms);
         matches!(self.turn.ask, Ask::For(ms) if ms <= answer_ms * (1 + in_front))
     }

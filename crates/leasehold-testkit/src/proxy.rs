@@ -88,7 +88,7 @@ impl Proxy {
     }
 }
 
-/// Switches, which affect all traffic.
+/// Methods that affect all traffic.
 impl Proxy {
     /// Closes all current connections on both sides, even if data is in flight. Returns their
     /// number.
@@ -160,7 +160,7 @@ impl Proxy {
     }
 }
 
-/// Armed faults, which affect one request or its reply.
+/// Methods that arm faults, each for one request or its reply.
 impl Proxy {
     /// Arms a fault for the next request that contains the bytes of `needle`, on any connection.
     pub fn strike_next(&self, needle: &[u8], strike: Strike) -> Fault {

@@ -261,8 +261,8 @@ impl Sentinels {
     ///
     /// Panics if this takes more than a minute.
     pub fn fail_over(&self) -> usize {
-        // A sentinel abandons a failover, and notifies no client, if it has not heard from any
-        // replica recently. This happens on a machine that has stalled.
+        // If a sentinel has not heard from any replica recently, it abandons a failover and does
+        // not notify its clients. This happens on a machine that has stalled.
         const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
         let old = self.master();
         let mut next_order = Instant::now();

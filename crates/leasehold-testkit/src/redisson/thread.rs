@@ -102,7 +102,7 @@ impl RedissonThread {
         self.start_call("interrupt", json!({})).wait(ANSWER_LIMIT)
     }
 
-    /// Sends any operation of the driver on the lock `name`, for operations without a method here.
+    /// Sends an operation of the driver on the lock `name`, if the operation has no method here.
     ///
     /// # Panics
     ///
@@ -116,7 +116,7 @@ impl RedissonThread {
         self.start_with(op, name, request)
     }
 
-    /// Sends any operation of the driver, for operations without a method here.
+    /// Sends an operation of the driver that has no method here.
     ///
     /// # Panics
     ///
@@ -154,7 +154,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn lock(&self, name: &str) -> Answer<()> {
         self.start_lock(name).wait(ANSWER_LIMIT)
     }
@@ -168,7 +168,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn lock_lease(&self, name: &str, lease: Duration) -> Answer<()> {
         self.start_lock_lease(name, lease).wait(ANSWER_LIMIT)
     }
@@ -182,7 +182,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn try_lock(&self, name: &str) -> Answer<bool> {
         self.start_try_lock(name).wait(ANSWER_LIMIT)
     }
@@ -196,7 +196,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn try_lock_wait(
         &self,
         name: &str,
@@ -223,7 +223,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn lock_and_get_token(&self, name: &str) -> Answer<u64> {
         self.start("lock_and_get_token", name).wait(ANSWER_LIMIT)
     }
@@ -232,7 +232,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn token(&self, name: &str) -> Answer<u64> {
         self.start("token", name).wait(ANSWER_LIMIT)
     }
@@ -256,7 +256,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn force_unlock(&self, name: &str) -> Answer<bool> {
         self.start_force_unlock(name).wait(ANSWER_LIMIT)
     }
@@ -270,7 +270,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn is_locked(&self, name: &str) -> Answer<bool> {
         self.start_is_locked(name).wait(ANSWER_LIMIT)
     }
@@ -284,7 +284,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn is_held_by_current_thread(&self, name: &str) -> Answer<bool> {
         self.start_is_held_by_current_thread(name)
             .wait(ANSWER_LIMIT)
@@ -299,7 +299,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn hold_count(&self, name: &str) -> Answer<i64> {
         self.start_hold_count(name).wait(ANSWER_LIMIT)
     }
@@ -314,7 +314,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw.
+    /// Returns the exception that Redisson threw.
     pub fn ttl(&self, name: &str) -> Answer<i64> {
         self.start_ttl(name).wait(ANSWER_LIMIT)
     }

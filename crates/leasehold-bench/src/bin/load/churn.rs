@@ -29,7 +29,7 @@ pub(crate) struct Churn {
     wait: Duration,
 }
 
-/// For one name in this number, another client also wants the name.
+/// Another client also wants one in this number of names.
 const CONTENDED: usize = 50;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Number of tasks that use the names.
