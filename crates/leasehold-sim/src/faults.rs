@@ -223,7 +223,7 @@ impl Kind {
     /// `acknowledged` says whether replicas must confirm the hold.
     #[must_use]
     pub fn loses_holds(self, lease_ms: u64, acknowledged: bool) -> bool {
-        /// Such a lease is long enough for two renewals that fail and one that succeeds.
+        /// A lease of this length is enough for two renewals that fail and one that succeeds.
         const ENOUGH_MS: u64 = 2500;
         let rides_over = self.is_brief() && lease_ms >= ENOUGH_MS;
         let spares = rides_over || self.is_of_replicas() && !acknowledged;

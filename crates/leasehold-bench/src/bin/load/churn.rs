@@ -39,8 +39,8 @@ impl Churn {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        // Leases are so long that they are not renewed during the run. If the watchdog did not
-        // forget a hold at its release, it would keep the hold until a renewal is due.
+        // The leases are too long to be renewed during the run. If the watchdog did not forget a
+        // hold at its release, it would keep the hold until a renewal is due.
         let client = Client::builder().lease(HOUR);
         let one = client.connect(&server.url()).await?;
         let other = client.connect(&server.url()).await?;
