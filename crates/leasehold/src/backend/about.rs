@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::sync::Mutex;
 
-/// The facts known about a server. Each client has its own, and learns them by connecting.
+/// The facts known about a server. Each client keeps its own, and updates them at each connection.
 #[derive(Debug, Default)]
 pub(crate) struct About(Mutex<KnownFacts>);
 
@@ -19,7 +19,7 @@ struct KnownFacts {
     /// The last id that was reported, kept even if the server of the current connection reports
     /// none.
     last_run_id: Option<Arc<str>>,
-    /// The time at which a connection reported a different id than the connection before it, and
+    /// The time at which a connection reported a different id from the connection before it, and
     /// the earliest time at which that server can have started.
     replaced: Option<(Moment, Moment)>,
 }
@@ -33,16 +33,15 @@ pub(crate) struct Uptime {
 
 impl About {
     /// Notes what a server reported at `now` on a new connection: how long it has been up, and the
-    /// id of its current start. Each is `None` if the server did not report it. Of two connections,
-    /// the later report counts, whichever connection calls this first.
+    /// id of its current start. Each is `None` if the server did not report it. If two connections
+    /// call this in the wrong order, the later report still counts.
     pub(crate) fn connected(&self, now: Moment, uptime: Option<Uptime>, run_id: Option<&str>) {
         let mut before = self.0.lock();
         if now < before.reported_at {
             return;
         }
-        // All facts are replaced: another server may have the address now. A server that does not
-        // report its age may have started just now. Nothing shows what it has lost, so it counts as
-        // just started.
+        // All facts are replaced, because another server may have the address now. A server that
+        // does not report its age counts as just started: it may have lost its data.
         let run_id: Option<Arc<str>> = run_id.map(Arc::from);
         // A missing id proves nothing, and neither does the first id.
         let is_another =

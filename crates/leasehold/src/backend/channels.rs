@@ -1,7 +1,7 @@
-//! Wake-ups: which waiters of this process listen to which channel. Each channel has one entry and
-//! one subscription, however many waiters listen. (This module is not next to the wait loop,
-//! because the connection's task needs it, too, and a lower layer imports nothing from a higher
-//! one.)
+//! Keeps track of which waiters of this process listen to which channel, and wakes them. Each
+//! channel has one entry and one subscription, however many waiters listen. (This module is not
+//! next to the wait loop, because the connection's task needs it, too, and a lower layer imports
+//! nothing from a higher one.)
 //!
 //! A message is only a hint. A listener watches a counter: if the counter has moved since the
 //! waiter's last request, the waiter sends the request again. Messages, confirmations of a
@@ -9,10 +9,10 @@
 //! (After a lost connection, the confirmation of the next subscription makes the waiter retry, and
 //! the reply shows what it missed.)
 //!
-//! A release can notify one client by its number, in a message right after its `0`. The two
-//! messages are joined into one ([`MessageJoiner`]). The client with that number must retry. All
-//! other clients learn that another client retries. Returned permits notify each client on that
-//! client's own channel.
+//! A release publishes `0`. Right after that, it can publish the number of one client, to notify
+//! that client. The two messages are joined into one ([`MessageJoiner`]). The client with that
+//! number must retry. All other clients learn that another client retries. When permits are
+//! returned, each notified client gets a message on a channel of its own.
 
 mod message;
 #[cfg(any(feature = "redis", feature = "testing"))]
@@ -41,8 +41,8 @@ pub(crate) struct Channels {
     /// Whether channels are live without a subscription (the embedded backend).
     always_live: bool,
     resolver: NodeResolver,
-    /// The number by which a release notifies this client. Never 0 or 1, which have a meaning in
-    /// Redisson.
+    /// The number by which a release notifies this client. It is never 0 or 1, because Redisson's
+    /// messages use these.
     number: u64,
     /// The process that created the channels. In a forked child, dropping a listener does nothing.
     process: Process,
@@ -88,15 +88,15 @@ impl ChannelTable {
     }
 }
 
-/// The work of one connection's task. It grows with the number of entries that change, not with the
-/// number of all entries.
+/// The work of one connection's task. The task visits only entries that have changed, not all
+/// entries.
 #[derive(Debug, Default)]
 struct ConnectionWork {
     /// Entries for which no subscription has been requested yet.
     to_subscribe: Vec<Arc<str>>,
-    /// Entries without listeners, and entries that another connection has now.
+    /// Entries that have lost their listeners or moved to another connection.
     to_unsubscribe: Vec<Arc<str>>,
-    /// Number of entries that this connection has.
+    /// The number of entries that this connection has.
     entries: usize,
     /// Notified when there is work for the connection's task.
     changed: Arc<Notify>,
@@ -110,20 +110,21 @@ struct ChannelEntry {
     listeners: usize,
     /// Whether the entry is in `to_unsubscribe`. It may have listeners again.
     marked_idle: bool,
-    /// `wanted` is the baseline of listeners whose confirmation must still be requested,
-    /// `requested` the baselines of listeners whose confirmation is on its way.
+    /// The baseline of the listeners for which a confirmation must still be requested. `requested`
+    /// has the baselines of the listeners whose confirmation is on its way.
     wanted: Option<ZeroBaseline>,
     requested: Vec<ZeroBaseline>,
-    /// The zeros that had arrived when a waiter last republished one.
+    /// The number of zeros that had arrived when a waiter last republished one.
     republished_at: Option<ZeroCounts>,
 }
 
-/// The number of zeros that had arrived on a channel when a confirmation arrived; unset until then.
-/// It is recorded at that moment: a listener that read the count later would miss zeros that
-/// arrived in between.
+/// The number of messages `0` (zeros) that had arrived on a channel when its subscription was
+/// confirmed; unset until the confirmation. It is recorded at that moment: a listener that read the
+/// count later would miss zeros that arrived in between.
 pub(crate) type ZeroBaseline = Arc<OnceLock<ZeroCounts>>;
 
-/// Number of messages `0` by each transport. Each says that a latch was opened.
+/// The number of messages `0` that arrived by each transport. On a latch's channel, each says that
+/// the latch was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ZeroCounts {
     global: u64,
@@ -156,12 +157,13 @@ impl ChannelEntry {
         self.requested.extend(self.wanted.take());
     }
 
-    /// Notes that the confirmation that was requested last has arrived, and with it all earlier
-    /// ones.
+    /// Notes that the confirmation that was requested last has arrived. All earlier ones count as
+    /// arrived.
     fn note_confirmed(&mut self) {
         let zeros = self.signal.borrow().zeros;
-        // This includes confirmations that were lost with a connection. The current confirmation is
-        // later than those, so a zero from before a listener began to listen never counts for it.
+        // Some of these confirmations may have been lost with a connection. The current
+        // confirmation is later than those, so no listener counts a zero from before it began to
+        // listen.
         for baseline in self.requested.drain(..) {
             // The list is drained, so each baseline is set once.
             let _ = baseline.set(zeros);
@@ -178,12 +180,12 @@ pub(crate) struct Signal {
     pub(crate) live: bool,
     /// Whether the server refuses the channel, so that only polling helps.
     pub(crate) denied: bool,
-    /// Number of messages `0` so far.
+    /// The number of messages `0` so far.
     zeros: ZeroCounts,
-    /// Number of releases that have notified this client so far.
+    /// The number of releases that have notified this client so far.
     pub(crate) notified: u64,
-    /// Number of clients that releases have notified so far. The release of a lock counts here only
-    /// if it notified another client. Returned permits count every client that they notified.
+    /// The number of clients that releases have notified so far. The release of a lock counts here
+    /// only if it notified another client. A return of permits adds every client that it notified.
     pub(crate) others_notified: u64,
 }
 
@@ -198,8 +200,8 @@ impl Signal {
 /// few enough to be exact in every script.
 fn draw_number() -> u64 {
     const LEAST: u64 = 100_000_000_000_000;
-    // Drawn from the system, like the id of a client. A fork copies the random generator of a
-    // thread, and the child would draw the number of its parent's next client.
+    // The system draws the number, as it draws a client's id. A fork copies a thread's random
+    // generator, so with that the child would draw the number of its parent's next client.
     let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
     LEAST + random % ((1 << 53) - LEAST)
 }
@@ -229,7 +231,7 @@ impl Channels {
         })
     }
 
-    /// Listens to `name`. The subscription may still be on its way.
+    /// Listens to `name`. The subscription may not be confirmed yet.
     pub(crate) fn listen(self: &Arc<Self>, name: &str) -> Listener {
         let mut table = self.table.lock();
         let entries = &mut table.entries;
@@ -273,8 +275,8 @@ impl Channels {
 
     /// Listens to `name` only if a subscription is already confirmed.
     pub(crate) fn listen_if_live(self: &Arc<Self>, name: &str) -> Option<Listener> {
-        // The entry may be removed between the two calls. Then this listens to a new entry, whose
-        // confirmation wakes the listener.
+        // The entry may be removed between the two calls. In that case, the listener gets a new
+        // entry, and the confirmation of that entry wakes it.
         self.is_live(name).then(|| self.listen(name))
     }
 
@@ -285,19 +287,19 @@ impl Channels {
         entry.is_some_and(|entry| entry.signal.borrow().live)
     }
 
-    /// Listens to `name`, and has the subscription confirmed once more. A message after that
-    /// confirmation was published after this call; a message of an older subscription may have been
-    /// on its way for any length of time. Latches use this, because for them a message is more than
-    /// a hint: Redisson keeps no trace of an opened latch, and once the latch is set again, only
-    /// the message shows that it was open.
+    /// Listens to `name`, and has the subscription confirmed once more. A message that arrives
+    /// after this confirmation was published after this call. A message of an older subscription
+    /// may have been published long before. Latches use this, because for them a message is more
+    /// than a hint: Redisson keeps no trace of an opened latch, and once the latch is set again,
+    /// only the message shows that it was open.
     pub(crate) fn listen_from_now(self: &Arc<Self>, name: &str) -> Listener {
         let mut listener = self.listen(name);
         let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(name) else {
             return listener;
         };
-        // All listeners that arrive before the next request share this. One confirmation serves all
-        // of them.
+        // All listeners that arrive before the next request share this baseline. One confirmation
+        // sets it for all of them.
         let baseline = Arc::clone(entry.wanted.get_or_insert_default());
         listener.baseline = Some(baseline);
         if self.always_live {
@@ -344,8 +346,8 @@ impl Channels {
     }
 
     /// Returns whether a waiter that found a latch open must publish the zero once more, for
-    /// clients that receive only the other transport. `true` for one waiter of this process at a
-    /// time.
+    /// clients that listen by only one of the transports. If several waiters of this process ask,
+    /// only the first one must.
     pub(crate) fn should_republish(&self, name: &str, baseline: &ZeroBaseline) -> bool {
         if !self.both_transports.load(Ordering::Relaxed) {
             return false;
@@ -395,7 +397,7 @@ impl Channels {
     }
 }
 
-/// One waiter's interest in a channel. It ends when this is dropped.
+/// One waiter's interest in a channel. Dropping the listener ends it.
 #[derive(Debug)]
 pub(crate) struct Listener {
     channels: Arc<Channels>,
@@ -416,7 +418,7 @@ impl Listener {
     /// listen.
     pub(crate) fn zero_arrived(&self) -> bool {
         let before = self.baseline.as_ref().and_then(|baseline| baseline.get());
-        // Until its confirmation has arrived, every zero may be older than the listener.
+        // Until the listener's confirmation has arrived, every zero may be older than the listener.
         before.is_some_and(|before| self.signal().zeros != *before)
     }
 
@@ -458,8 +460,8 @@ impl Drop for Listener {
             return;
         };
         if !std::mem::replace(&mut entry.marked_idle, true) {
-            // The connection's task removes the channel after a while. Until then, the next waiter
-            // for a busy name finds the subscription in place.
+            // The connection's task ends the subscription only after a while, so that the next
+            // waiter for a busy name finds it still open.
             let work = table.work(node);
             work.to_unsubscribe.push(Arc::clone(&self.name));
             work.changed.notify_one();

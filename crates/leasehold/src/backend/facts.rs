@@ -1,4 +1,5 @@
-//! The facts that servers report about themselves, to judge whether locks are safe there.
+//! The facts that servers report about themselves. They show whether locks are safe on these
+//! servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,8 +21,8 @@ pub struct ServerFacts {
     /// The time of the server's clock minus the time of this machine's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,
     /// The least distance by which the server's clock must have jumped during the examination,
-    /// forward or back, in milliseconds. It is measured with a clock of this machine that is never
-    /// set. 0 if the server's answers show no jump.
+    /// forward or back, in milliseconds. The measurement uses a clock of this machine that is never
+    /// set. The value is 0 if the server's answers show no jump.
     pub clock_moved_ms: Option<i64>,
     /// The time that the fastest answer took.
     pub round_trip: Option<Duration>,

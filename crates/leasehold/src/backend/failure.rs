@@ -32,15 +32,16 @@ pub(crate) enum Outcome {
 /// The cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// No answer: the server is not reachable, was cut off, or is too slow. May heal.
+    /// No answer: the server is not reachable, was cut off, or is too slow. A retry may succeed.
     NoAnswer(String),
-    /// The client could not read or create its credentials or certificate. May heal: each attempt
-    /// reads them again.
+    /// The client could not read or create its credentials or certificate. A retry may succeed,
+    /// because each attempt reads them again.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     NoCredentials(String),
-    /// An error reply for a state that ends by itself: loading, busy, out of memory. May heal.
+    /// An error reply for a state that ends by itself: loading, busy, out of memory. A retry may
+    /// succeed.
     NotNow(String),
-    /// A server in a majority has no vote yet, because it has just started. This ends at a known
+    /// A server of a `RedLock` has no vote yet, because it has just started. This ends at a known
     /// time and is not an outage.
     NoVoteYet(String),
     /// The call reached the server after its deadline and granted nothing.
@@ -49,24 +50,24 @@ pub(crate) enum Cause {
     /// This is not an outage.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     Guarded { remaining: Duration },
-    /// A permission or a password is missing. Does not heal by itself.
+    /// A permission or a password is missing. Retries alone don't help.
     Denied(String),
-    /// The key holds another kind of value. Does not heal by itself.
+    /// The key holds another kind of value. Retries alone don't help.
     WrongKind(String),
-    /// The key does not exist, and the caller requires it to. Does not heal by itself.
+    /// The key does not exist, and the caller requires it to. Retries alone don't help.
     Missing,
-    /// The server can't run the scripts. Does not heal by itself.
+    /// The server can't run the scripts. Retries alone don't help.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     TooOld { found: String, needed: String },
-    /// The client's runtime has ended, and with it the task that would have carried the operation.
-    /// Does not heal.
+    /// The client's runtime has ended, and with it the task that would have sent the operation.
+    /// Retries never help.
     RuntimeEnded,
-    /// The client belongs to the process from which this one was forked. Does not heal.
+    /// The client belongs to the process from which this one was forked. Retries never help.
     Forked,
-    /// The operation ran, and too few servers have confirmed it. May heal.
+    /// The operation ran, but too few servers have confirmed it. A retry may succeed.
     #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     Unconfirmed(Box<Unconfirmed>),
-    /// Any other error of the server.
+    /// Any other error reply of the server.
     Other(String),
 }
 
@@ -140,8 +141,8 @@ impl Failure {
     pub(crate) fn may_heal(&self) -> bool {
         matches!(
             self.cause,
-            // `RuntimeEnded` is not here: no task would carry a retry, and a wait would continue
-            // until its outage limit.
+            // `RuntimeEnded` is not here: no task would send a retry, and a waiter would wait until
+            // its outage limit for nothing.
             Cause::NoAnswer(_)
                 | Cause::NoCredentials(_)
                 | Cause::NotNow(_)
@@ -152,22 +153,22 @@ impl Failure {
         )
     }
 
-    /// Returns whether a waiter counts the time until this heals as an outage.
+    /// Returns whether a waiter counts the time for which this failure lasts as an outage.
     pub(crate) fn is_outage(&self) -> bool {
-        // In these cases the servers answer. By default the longest lease is as long as the outage
-        // limit, so a wait would end just before the servers vote again.
+        // In these cases the servers do answer. By default the longest lease is as long as the
+        // outage limit, so a wait would end just before the servers vote again.
         !matches!(self.cause, Cause::NoVoteYet(_) | Cause::Guarded { .. })
     }
 
     /// Returns whether the failure lasts for as long as the key holds its current content.
     pub(crate) fn is_about_the_key(&self) -> bool {
-        // No other lasting cause counts. A denied release is retried, because the permission may be
-        // granted again. Without the release, permits without a lease would be lost.
+        // Other causes that last do not count. A denied release is retried, because the permission
+        // may be granted again. Without the release, permits without a lease would be lost.
         matches!(self.cause, Cause::WrongKind(_))
     }
 
-    /// Classifies an error reply of the server by its code. The texts differ between servers and
-    /// versions, but the codes don't.
+    /// Classifies an error reply of the server by its code. The texts after the code differ between
+    /// servers and versions, but the codes don't.
     pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
         let text = without_arguments(without_location(text.trim_end()));
         let code = text.split([' ', ':']).next().unwrap_or("");
@@ -178,21 +179,22 @@ impl Failure {
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Cause::Denied(said),
             "WRONGTYPE" => Cause::WrongKind("a key of another type".into()),
             "WRONGKIND" => Cause::WrongKind(said[code.len()..].trim_start().to_owned()),
-            // Inside a script, a missing permission is a plain error: since 7.2 with the first
-            // text, before that with the second.
+            // Inside a script, a missing permission is an error without a code of its own. Since
+            // 7.2 it has the first text, before that the second.
             _ if text.contains("ACL failure in script")
                 || text.contains("The user executing the script can't") =>
             {
                 Cause::Denied(said)
             }
-            // A plain `ERR` for a state that ends when another client disconnects.
+            // The code is only `ERR`, but the state ends when another client disconnects.
             _ if text.contains("max number of clients") => Cause::NotNow(said),
             _ => Cause::Other(said),
         };
         Self::new(Outcome::DidNotRun, cause, Arc::clone(address))
     }
 
-    /// Adds the kind that the step expects. The server has named the kind that the key holds.
+    /// Adds the kind that the step expects to the text of the failure, which names only the kind
+    /// that the key holds.
     pub(crate) fn of(mut self, step: &Step) -> Self {
         if let Cause::WrongKind(said) = &mut self.cause {
             said.push_str(", not ");
@@ -202,8 +204,9 @@ impl Failure {
     }
 }
 
-/// Accepts an unconfirmed reply if it is a refusal: the refused caller got nothing that could be
-/// lost. A reply for which `gives` is true stays unconfirmed.
+/// Accepts an unconfirmed reply if it is a refusal, because a refused caller got nothing that could
+/// be lost. `gives` returns whether a reply gives the caller something. Such a reply stays
+/// unconfirmed.
 pub(crate) fn accept_refusal(
     result: Result<Value, Failure>,
     gives: impl FnOnce(&Value) -> bool,
@@ -218,7 +221,8 @@ pub(crate) fn accept_refusal(
 }
 
 impl Failure {
-    /// Makes the error of an operation on `key` that is undone when its outcome is unknown.
+    /// Makes the error of an operation on `key`. If its outcome is unknown, the operation is
+    /// undone.
     pub(crate) fn into_error(self, key: &Key) -> Error {
         let if_it_ran = match &self.cause {
             Cause::Unconfirmed(_) => "it was released",
@@ -245,8 +249,7 @@ impl Failure {
 
     /// Makes the error of a change that is never undone.
     pub(crate) fn into_error_of_change(mut self, key: &Key) -> Error {
-        // Whatever the server replied to the last request, an earlier request may have made the
-        // change.
+        // An earlier request may have made the change, whatever the server replied to the last one.
         if self.outcome == Outcome::MayHaveRun
             && let Cause::NotNow(said)
             | Cause::Denied(said)
@@ -260,7 +263,7 @@ impl Failure {
 
     /// Makes the error of a release that continues in the background.
     pub(crate) fn into_error_of_release(self, key: &Key) -> Error {
-        // In these cases nothing is sent again, so the error must not promise it.
+        // In these cases the release is not sent again, so the error must not promise that.
         if self.is_about_the_key() || matches!(self.cause, Cause::RuntimeEnded | Cause::Forked) {
             return self.into_error(key);
         }
@@ -331,8 +334,8 @@ impl Failure {
 }
 
 /// Removes the script location that servers before 7 put before the error code, as in
-/// `@user_script: 34: -OOM command not allowed`. An error that ended the script has the location
-/// twice, after another prefix.
+/// `@user_script: 34: -OOM command not allowed`. If the error ended the script, the location is
+/// there twice, after another prefix.
 fn without_location(text: &str) -> &str {
     let mut rest = match text.strip_prefix("ERR Error running script (call to ") {
         Some(rest) => rest.split_once("): ").map_or(text, |(_, error)| error),

@@ -29,8 +29,8 @@ pub(crate) const ADDRESS: &str = "memory://";
 
 /// A keyspace in memory, which the clients of one process share as they would share a server.
 ///
-/// All clients that [`client`](Self::client) returns see the same locks. The leases run on tokio's
-/// clock, so a test with a paused clock decides when they end.
+/// All clients that [`client`](Self::client) returns see the same locks. Leases are measured with
+/// tokio's clock, so a test that pauses this clock decides when they end.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -83,8 +83,8 @@ pub(crate) struct Memory {
     /// The clients that reach the keyspace through a network.
     links: Links,
     clock: Clock,
-    /// Server time minus the clock's time. Large enough that a test can step the server's clock
-    /// back.
+    /// The server's time minus the clock's time. It is so large that a test can step the server's
+    /// clock back.
     offset_ms: Arc<AtomicI64>,
     /// The time of the last restart; `None` before the first one, because the first start loses
     /// nothing.
@@ -123,7 +123,7 @@ impl Memory {
         keyspace.sweep();
         let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
         let published = std::mem::take(&mut keyspace.published);
-        // Published after unlocking: the closure with which a test decides about a message may use
+        // Publish only after unlocking: the test's closure that decides about a message may use
         // this keyspace.
         drop(keyspace);
         let mut joiner = MessageJoiner::default();
@@ -171,7 +171,7 @@ impl Memory {
 
     pub(crate) fn server(&self) -> String {
         // All keyspaces have the same address, so the number distinguishes them: two keyspaces are
-        // two members of a majority.
+        // two servers of a `RedLock`.
         format!("{ADDRESS}#{}", self.number)
     }
 

@@ -1,10 +1,10 @@
 //! The network between one client and an embedded keyspace, for tests of network faults. The steps
-//! are the same as on a server, but requests, replies and wake-ups can be delayed, lost, duplicated
-//! or late.
+//! are the same as on a server, but requests, replies and wake-ups can be delayed, lost or
+//! duplicated.
 //!
 //! Like a client of a server, the simulated client has one connection for calls, one for
-//! acknowledged calls and one for messages. Each connection keeps its order. One task carries
-//! everything, so with a paused clock the same faults give the same history.
+//! acknowledged calls and one for messages. Everything sent on one connection arrives in order. One
+//! task delivers everything, so with a paused clock the same faults give the same history.
 
 mod step;
 mod traffic;
@@ -167,7 +167,7 @@ impl Network {
         self.link.cut_messages();
     }
 
-    /// With `true`, stops all traffic in both directions, and neither side is notified, as if a
+    /// With `true`, stops all traffic in both directions without notifying either side, as if a
     /// network dropped all packets. With `false`, delivers everything that was stopped.
     pub fn freeze(&self, frozen: bool) {
         self.link.state().frozen = frozen;
@@ -198,9 +198,9 @@ impl Network {
     ///
     /// If fewer replicas confirm than the lock requires, the reply arrives only when the time for
     /// the confirmations has passed. Until then, this client sends no other request for a lock with
-    /// this setting. An answer that the lock is held arrives equally late, but still counts. With
-    /// [`on_disk`](crate::Acknowledgement::on_disk), the server and these replicas have the write
-    /// on their disks.
+    /// this setting. A reply that the lock is held arrives just as late, but is still valid. With
+    /// [`on_disk`](crate::Acknowledgement::on_disk), the server and these replicas are taken to
+    /// have the write on their disks.
     ///
     /// ```
     /// use leasehold::{Acknowledgement, Client, Embedded, ErrorKind};
@@ -326,7 +326,7 @@ pub(crate) struct Link {
     /// The facts that the server reported when the current connection was opened.
     about: About,
     state: Mutex<NetworkState>,
-    /// Notified when there is something new to carry.
+    /// Notified when there is something new to deliver.
     changed: Notify,
 }
 
@@ -336,20 +336,20 @@ struct NetworkState {
     frozen: bool,
     refused: bool,
     start_hidden: bool,
-    /// Number of replicas that confirm a write.
+    /// The number of replicas that confirm a write.
     confirmed_by: u8,
     requests: u64,
     traffic: Traffic,
     pending: PendingRequests,
-    /// Number of replies in a row that did not arrive.
+    /// The number of replies in a row that did not arrive.
     missed_replies: u32,
-    /// Server time minus our clock's time, as the client knows it.
+    /// The server's time minus our clock's time, as the client last learned it.
     offset_ms: i64,
     /// The channels that the server has a subscription to.
     at_server: HashSet<Arc<str>>,
-    /// Number of subscriptions that are not confirmed yet. Until they are, no other subscription
-    /// begins or ends, as on a connection to a server: one confirmation could be mistaken for
-    /// another.
+    /// The number of subscriptions that are not confirmed yet. Until they are confirmed, the client
+    /// does not begin or end other subscriptions, because one confirmation could be mistaken for
+    /// another. A connection to a server has the same rule.
     unconfirmed: usize,
     /// The time at which the subscriptions without listeners end.
     linger_until: Option<Moment>,
@@ -374,8 +374,8 @@ impl NetworkState {
         }
     }
 
-    /// Judges the reply to an operation by its confirmations. Also returns how long the server
-    /// waits for them.
+    /// Turns the reply to an operation into an error if it has too few confirmations. Also returns
+    /// how long the server waits for the confirmations.
     fn confirm(&self, route: Route, reply: OperationResult) -> (OperationResult, Duration) {
         let too_few = |wanted: Acknowledgement| {
             let why = wanted.too_few(self.confirmed_by.into(), true)?;
@@ -391,9 +391,9 @@ impl NetworkState {
     }
 }
 
-/// Number of missing replies in a row that end the connection, as on a connection to a server.
+/// The number of missing replies in a row after which the connection is closed, as with a server.
 const MAX_MISSED_REPLIES: u32 = 2;
-/// The time for which a subscription outlives its last listener, as on a connection to a server.
+/// The time for which a subscription outlives its last listener, as with a server.
 const LINGER: Duration = Duration::from_millis(500);
 
 impl Link {
@@ -404,8 +404,8 @@ impl Link {
     fn submit(&self, operation: Operation, route: Route) -> oneshot::Receiver<OperationResult> {
         let (sender, receiver) = oneshot::channel();
         let now = self.clock.now();
-        // Decided before the state is locked: the closure may cut this network, which locks the
-        // state.
+        // The fate is decided before the state is locked: the closure may cut this network, which
+        // locks the state.
         let fate = self.on_request.lock()(&Request {
             step: Step::of(operation.step.name).expect("every step has its name"),
             name: &String::from_utf8_lossy(operation.parts.first()),
@@ -452,8 +452,8 @@ impl Link {
     /// Publishes a message of the server on `channel`.
     pub(crate) fn publish(&self, message: Message<'_>) {
         let (channel, notified) = (message.channel, message.notified);
-        // Checked when the message is published, not when it arrives: a server keeps no message for
-        // a later subscriber.
+        // The subscription is checked when the message is published, not when it arrives: a server
+        // does not keep messages for later subscribers.
         if !self.is_subscribed(channel) {
             return;
         }
@@ -475,8 +475,8 @@ impl Link {
         let waiting = state.pending.take_all();
         let opened_again = !state.refused;
         drop(state);
-        // Before the waiters get their failures: they retry at once, and a majority judges the new
-        // reply by the start that this connection has reported.
+        // Reconnect before the waiters get their failures: they retry at once, and a `RedLock`
+        // compares the new reply with the start time that this connection has reported.
         if opened_again {
             self.connected();
         }
@@ -517,7 +517,7 @@ impl Link {
         self.changed.notify_one();
     }
 
-    /// Carries everything that is due. Returns the time of the next event.
+    /// Delivers everything that is due. Returns the time of the next event.
     fn carry_due(&self) -> Option<Moment> {
         self.subscribe_wanted();
         let now = self.clock.now();
@@ -563,7 +563,8 @@ impl Link {
                 }
                 let waiting = state.pending.take(id);
                 drop(state);
-                // The waiter may have given up, and has then arranged the undo.
+                // Sending fails if the waiter has given up. In that case, it has already arranged
+                // the undo.
                 let _ = waiting.map(|sender| sender.send(reply));
             }
             TrafficEvent::Subscribe(channel) => {
@@ -598,7 +599,8 @@ impl Link {
     ) {
         let now = self.clock.now();
         let server_now_ms = clock_ms(now).saturating_add(self.memory.offset_ms());
-        // The same check as in `call.lua`. A step that releases something runs whenever it arrives.
+        // This is the check that `call.lua` does. A step that releases something runs however late
+        // it arrives.
         let result = if operation.step.grants && server_now_ms > not_after_ms {
             Err(Failure::new(Outcome::DidNotRun, Cause::Late, ADDRESS))
         } else {
@@ -626,8 +628,8 @@ impl Link {
             state.missed_replies += 1;
             if state.missed_replies == MAX_MISSED_REPLIES {
                 drop(state);
-                // Requests on their way still arrive: the kernel still sends the bytes of a
-                // connection that the client has closed.
+                // Requests on their way still arrive: the kernel sends the rest of the bytes even
+                // when the client has closed the connection.
                 self.cut(Some(Duration::ZERO));
             }
         }
@@ -666,14 +668,14 @@ impl Link {
     }
 }
 
-/// Ends the link when the carrier's task is dropped with its runtime.
+/// Ends the link when the task that delivers the traffic is dropped with its runtime.
 struct LinkDropGuard(Arc<Link>);
 
 impl Drop for LinkDropGuard {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        // Set under the lock that `submit` holds to add a request: a later request sees that the
-        // runtime has ended, so no waiter waits forever.
+        // `submit` holds the same lock when it adds a request. So every later request sees that the
+        // runtime has ended, and its caller does not wait forever.
         state.ended = true;
         let waiting = state.pending.take_all();
         drop(state);
@@ -684,7 +686,7 @@ impl Drop for LinkDropGuard {
     }
 }
 
-/// Carries requests, replies and messages for as long as the client lives.
+/// Delivers requests, replies and messages for as long as the client lives.
 async fn carry(link: LinkDropGuard, timers: Timers) {
     let link = &link.0;
     loop {
@@ -696,7 +698,7 @@ async fn carry(link: LinkDropGuard, timers: Timers) {
             }
         };
         tokio::select! {
-            // Always in this order: with a random order, the same seed would not give the same
+            // The order is fixed: with a random order, the same seed would not give the same
             // history.
             biased;
             () = link.node_channels.changed() => link.start_to_linger(),

@@ -1,14 +1,14 @@
-//! The backend on servers: a single server, the master that sentinels name, or the nodes of a
-//! cluster. Each server has a connection for calls and one for messages, and tasks that reopen a
+//! The backend that uses servers: a single server, the master that sentinels name, or the nodes of
+//! a cluster. Each server has a connection for calls and one for messages, and tasks that reopen a
 //! lost connection. Only this folder uses the driver, the crate `redis`.
 //!
 //! A [`Node`] owns the facts about one server, a [`Lane`](lane::Lane) is one connection to it, and
-//! a [`Server`] is both with their tasks. Function calls between the files have one direction: from
-//! lane to queue, codec and node. [`Redirects`](lane::Redirects) takes back operations that a node
-//! of a cluster did not run.
+//! a [`Server`] has both and runs their tasks. Function calls between the files have one direction:
+//! from lane to queue, codec and node. [`Redirects`](lane::Redirects) takes back operations that a
+//! node of a cluster did not run.
 //!
-//! The first key of an operation is its name (`parts[0]`). A name has one slot, and a slot one
-//! node, so primitives see only operations and replies, whatever the servers are.
+//! The first key of an operation is its name (`parts[0]`). A name has one slot, and one node has
+//! that slot, so primitives see only operations and replies, whatever the servers are.
 
 mod acknowledged;
 mod address;
@@ -75,8 +75,7 @@ pub(crate) struct Endpoint {
     pub(crate) addresses: AddressMap,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
-    /// The clients that must receive this client's messages about releases, and whose messages it
-    /// must receive.
+    /// The clients with which this client exchanges messages about releases.
     pub(crate) peers: Peers,
     /// Whether each operation is sent to a node of a cluster in its own call, with its keys
     /// declared.
@@ -99,7 +98,7 @@ impl Endpoint {
     }
 }
 
-/// The backend on servers.
+/// The backend that uses servers.
 pub(crate) enum Redis {
     Single {
         server: Server,
@@ -132,14 +131,13 @@ impl Redis {
     async fn connect_to(node: Arc<Node>) -> Result<Self> {
         let first = prepare(&node).await;
         let first = first.map_err(Failure::into_connect_error)?;
-        // Learned here, and not in the task that uses the connection, which might not have run yet:
-        // an acquire of a majority compares the run ids of its servers before it sends them
-        // requests.
+        // Learn this here: the task that uses the connection might not have run yet, and an acquire
+        // of a `RedLock` compares the run ids of its servers before it sends them requests.
         node.learn(&first.hello);
         Ok(Self::run(node, Some(first)))
     }
 
-    /// Connects in the background. Operations wait until the first attempt has ended.
+    /// Connects in the background. Operations wait until the first attempt to connect has ended.
     pub(crate) fn start(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
         match Topology::parse(&endpoint.url)? {
             Topology::Server(address) => {
@@ -271,7 +269,8 @@ impl Redis {
     pub(crate) async fn holds_in_doubt(&self) {
         match self {
             Self::Single { server, .. } => server.node.holds_in_doubt.notified().await,
-            // A slot moves together with its holds, and far more often than a master is lost.
+            // A slot takes its holds along when it moves to another server, and that happens far
+            // more often than the loss of a master.
             Self::Cluster { .. } => std::future::pending().await,
         }
     }

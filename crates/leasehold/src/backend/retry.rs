@@ -41,8 +41,8 @@ pub(crate) struct FailedAttempt<'a> {
     pub(crate) pause: Duration,
 }
 
-/// Waits for `first`, which was sent at `sent`. Sends the request again until an attempt is
-/// answered, or until `keep_trying` returns `false`. Then it returns the last failure.
+/// Waits for `first`, the pending reply to a request that was sent at `sent`. Sends the request
+/// again until it is answered. If `keep_trying` returns `false`, returns the last failure instead.
 pub(crate) async fn until_answered(
     timers: &Timers,
     (first, mut sent): (Reply, Moment),
@@ -66,8 +66,8 @@ pub(crate) async fn until_answered(
             return Err(failure);
         }
         timers.sleep(pause).await;
-        // Read before the request is sent. A marker that the request sets on the server is younger,
-        // so a limit counted from here never outlives the marker.
+        // Read the clock before the request is sent. The request may set a marker on the server.
+        // The marker begins later, so a limit counted from here never outlives it.
         sent = timers.now();
         reply = send();
     }

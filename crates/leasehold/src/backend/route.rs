@@ -18,7 +18,8 @@ pub(crate) enum Route {
     Plain,
     /// The connection for acknowledged calls. The operation itself needs no confirmation.
     SameConnection,
-    /// The connection for acknowledged calls. The operation counts only after this confirmation.
+    /// The connection for acknowledged calls. The reply to the operation counts only after this
+    /// confirmation.
     Confirmed(Acknowledgement),
 }
 
@@ -49,9 +50,9 @@ impl Route {
         }
     }
 
-    /// Judges the reply to an operation on this route by the confirmations of its call. `too_few`
-    /// is the reason why the confirmations are not enough; `None` if they are. `address` is the
-    /// server's.
+    /// Turns the reply to an operation into an error if this route requires confirmations and the
+    /// call got too few. `too_few` is the reason why they are not enough; `None` if they are.
+    /// `address` returns the address of the server.
     pub(crate) fn confirmed(
         self,
         reply: Result<Value, Failure>,

@@ -18,8 +18,8 @@ pub(crate) use parts::Parts;
 pub(crate) struct Step {
     /// The unique name by which the call's script finds the step.
     pub(crate) name: &'static str,
-    /// The Lua file of the primitive. The section with the last word of `name` is the step's: a
-    /// header and one `local function`.
+    /// The Lua file of the primitive. The section named like the last word of `name` belongs to the
+    /// step. It has a header and one `local function`.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) file: &'static LuaFile,
     /// The Lua that the function shares with other steps.
@@ -45,17 +45,17 @@ pub(crate) struct Step {
     #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) for_holders: bool,
     /// Whether the step only makes holds last longer. The queue sends such a step before all
-    /// others: a hold must not expire because thousands of waiters send requests.
+    /// others, so that a hold does not expire while thousands of waiters send requests.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) renews: bool,
     /// Whether the step touches only declared keys, and none that it may have removed earlier. Such
     /// a step may run while its slot moves from one node of a cluster to another, as soon as all
-    /// its keys are on one side. Any other step waits until the slot has moved completely.
+    /// its keys are on one side. Any other step waits until the whole slot has moved.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) while_moving: bool,
     /// Whether the step has its own script, used when it is the only operation of a call to a
-    /// single server. This costs the server a fifth less. Every connection loads each of these
-    /// scripts, so only steps that are often sent alone have one.
+    /// single server. Such a call costs the server a fifth less. Every connection loads each of
+    /// these scripts, so only steps that are often sent alone have one.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) own_script: bool,
     /// The function that makes the same change on the embedded keyspace.
@@ -131,7 +131,7 @@ impl LuaFile {
 /// Declares a step: a [`Step`], and a struct of its keys and arguments, named as in the Lua. The
 /// Lua is the section of the static `LUA` that has the second part of the step's name. A caller
 /// fills in the struct and makes an [`Operation`] of it. The step's twin is the method `twin` of
-/// the struct, so it reads the same names. An argument without a type is text.
+/// the struct, so it reads the same names. An argument without a type is a string.
 macro_rules! step {
     (
         $STEP:ident: $Arguments:ident = $family:ident.$function:ident, grants: $grants:literal,
@@ -178,7 +178,7 @@ macro_rules! step {
                 if parts.len() != $STEP.parameters.len() {
                     return Err(Refusal("ERR wrong number of arguments for a step".into()));
                 }
-                // There are as many texts as fields.
+                // There are as many strings as fields.
                 let mut texts = parts.iter();
                 let mut next = || texts.next().unwrap_or_default();
                 Ok(Self {
@@ -193,9 +193,9 @@ macro_rules! step {
 }
 pub(crate) use step;
 
-/// A type that an argument can have. On the wire every argument is text.
+/// A type that an argument can have. On the wire every argument is a string.
 pub(crate) trait Argument<'a>: Sized {
-    /// Returns an upper limit for the number of bytes of the text.
+    /// Returns an upper limit for the number of bytes in the string.
     fn max_len(&self) -> usize;
     fn write(&self, parts: &mut Parts);
     fn read(text: &'a [u8]) -> Result<Self, Refusal>;
@@ -257,7 +257,7 @@ impl Argument<'_> for bool {
     }
 
     fn read(text: &[u8]) -> Result<Self, Refusal> {
-        // The text itself is compared, as the scripts do: in Lua the text `0` would be true.
+        // The string itself is compared, as in the scripts: in Lua the string `0` would be true.
         Ok(text == b"1")
     }
 }

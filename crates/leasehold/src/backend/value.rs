@@ -22,7 +22,7 @@ impl Refusal {
     }
 }
 
-/// Reads a number. For any other text, returns the error that Redis gives.
+/// Reads a number. For any other string, returns the error that Redis gives.
 pub(crate) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
     std::str::from_utf8(text)
         .ok()

@@ -1,4 +1,4 @@
-//! Messages as they arrive, and which of them belong together.
+//! The messages that arrive on channels. Joins messages that belong to one release.
 
 /// The ways in which messages reach their listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,8 +10,8 @@ pub(crate) enum Transport {
     Sharded,
 }
 
-/// Joins the message that notifies a client with the release before it. A server sends the two at
-/// once, so they arrive in one read.
+/// Joins a release's message and the message after it that notifies a client. A server sends the
+/// two at once, so they arrive in one read.
 #[derive(Debug, Default)]
 pub(crate) struct MessageJoiner {
     release: Option<PendingRelease>,
@@ -20,7 +20,7 @@ pub(crate) struct MessageJoiner {
     permits: Option<String>,
 }
 
-/// A release, which may notify a client.
+/// The message of a release. The next message may notify a client.
 #[derive(Debug)]
 struct PendingRelease {
     channel: String,
@@ -38,7 +38,7 @@ impl PendingRelease {
         self.wakes_all && self.zeros < ZEROS && payload == b"0" && self.channel == channel
     }
 
-    /// Delivers the messages one by one, as for a release that notifies no client.
+    /// Delivers the messages one by one, because the release has not notified a client.
     fn deliver(&self, mut deliver: impl FnMut(Message<'_>)) {
         if self.wakes_all {
             deliver(Message::new(&self.channel, b"1", self.transport));
@@ -49,7 +49,8 @@ impl PendingRelease {
     }
 }
 
-/// A message on a channel. A release and the notification after it are joined into one.
+/// A message on a channel. The message of a release and the notification after it are joined into
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
     pub(crate) channel: &'a str,
@@ -123,7 +124,8 @@ impl MessageJoiner {
         }
     }
 
-    /// Ends a read: no more messages have arrived, so a pending release notifies no client.
+    /// Ends a read. No more messages have arrived, so the pending release has not notified a
+    /// client.
     pub(crate) fn end(&mut self, deliver: impl FnMut(Message<'_>)) {
         if let Some(release) = self.release.take() {
             release.deliver(deliver);
@@ -131,12 +133,13 @@ impl MessageJoiner {
     }
 }
 
-/// Returns how many clients were notified of permits: one for each zero before the number of free
-/// permits.
+/// Returns how many clients were notified of permits: one for each leading zero before the number
+/// of free permits.
 pub(super) fn notified_for_permits(payload: &[u8]) -> u64 {
     let zeros = payload.iter().take_while(|byte| **byte == b'0').count();
     let is_number = payload.iter().all(u8::is_ascii_digit);
-    // The number after the zeros is never 0, so a payload of zeros alone notifies no client.
+    // The number after the zeros is never 0, so a payload that has only zeros does not notify a
+    // client.
     let calls = is_number && zeros < payload.len();
     if calls { zeros as u64 } else { 0 }
 }
@@ -147,8 +150,8 @@ fn is_of(channel: &str, number: &[u8]) -> bool {
     own.is_some_and(|before| before.ends_with(b":"))
 }
 
-/// Parses a client's number. It has more digits than any number of permits, which may also follow a
-/// message `0`.
+/// Parses a client's number. A client's number has more digits than any number of permits, which
+/// may also follow a message `0`.
 fn number(payload: &[u8]) -> Option<u64> {
     let digits = payload.len() > 10 && payload.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(payload).ok().filter(|_| digits)?;
@@ -196,8 +199,8 @@ mod tests {
     fn call_belongs_to_all_messages_of_a_release_that_wakes_all() {
         let calls = [("x", "1"), ("x", "0"), ("x", "0"), ("x", ONE)];
         assert_eq!(heard(&calls), ["x 1 Some(111111111111111)"]);
-        // If no client is notified, each message is delivered by itself, and a later release is
-        // separate.
+        // If no client is notified, each message is delivered separately, and a later release does
+        // not join them.
         assert_eq!(heard(&calls[..3]), ["x 1 None", "x 0 None", "x 0 None"]);
         let mixed = [&calls[..3], &[("x", "0"), ("x", ONE)]].concat();
         assert_eq!(

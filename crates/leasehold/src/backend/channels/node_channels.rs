@@ -32,7 +32,7 @@ impl Channels {
         }
     }
 
-    /// Assigns each channel to the connection that delivers its messages now, after slots have
+    /// Assigns each channel to the connection that delivers its messages. Call this when slots have
     /// moved between nodes.
     #[cfg(feature = "redis")]
     pub(crate) fn reassign_nodes(&self) {
@@ -81,7 +81,7 @@ impl ConnectionWork {
 }
 
 impl ChannelEntry {
-    /// Notes that no more messages arrive.
+    /// Notes that messages no longer arrive.
     fn mark_down(&self) {
         self.signal.send_modify(|signal| {
             signal.count += 1;
@@ -110,7 +110,8 @@ impl NodeChannels {
             .store(false, Ordering::Relaxed);
     }
 
-    /// Notes that the connection is lost, and with it all messages published after that.
+    /// Notes that the connection is lost. Until the channels are subscribed again, their messages
+    /// are lost, too.
     pub(crate) fn all_down(&self) {
         let mut table = self.channels.table.lock();
         let ours = |entry: &&ChannelEntry| entry.node == Some(self.node);
@@ -119,14 +120,16 @@ impl NodeChannels {
             .values()
             .filter(ours)
             .for_each(ChannelEntry::mark_down);
-        // All channels must be subscribed again, including those whose subscription was on its way.
+        // All channels must be subscribed to again, even those whose subscription was not confirmed
+        // yet.
         let names = table.entries.iter().filter(|(_, entry)| ours(entry));
         let names = names.map(|(name, _)| Arc::clone(name)).collect();
         table.work(self.node).to_subscribe = names;
     }
 
     /// Notes that the server no longer delivers the messages of `name`.
-    /// [`reassign_nodes`](Channels::reassign_nodes) later finds the node that delivers them now.
+    /// [`reassign_nodes`](Channels::reassign_nodes) later finds the node that delivers them
+    /// instead.
     #[cfg(feature = "redis")]
     pub(crate) fn lost(&self, name: &str) {
         let mut table = self.channels.table.lock();
@@ -143,16 +146,18 @@ impl NodeChannels {
     /// Notes the server's answer to the subscription to `name`.
     pub(crate) fn subscribed(&self, name: &str, denied: bool) {
         let mut table = self.channels.table.lock();
-        // If the channel has moved to another connection, the answer there counts.
+        // If the channel has moved to another connection, only the answer on that connection
+        // counts.
         if let Some(entry) = table.entries.get_mut(name)
             && entry.node == Some(self.node)
         {
-            // Before the listeners wake, because they compare their zeros then.
+            // Do this before the listeners wake, because they compare their zeros as soon as they
+            // wake.
             entry.note_confirmed();
             entry.signal.send_if_modified(|signal| {
                 // A waiter may have missed a release between its request and the subscription. The
                 // counter moves, so the waiter retries. If the subscription was already confirmed
-                // (`listen_from_now`), the confirmation is not news to the other listeners.
+                // (`listen_from_now`), the confirmation is nothing new to the other listeners.
                 let news = signal.live == denied || signal.denied != denied;
                 signal.count += u64::from(news);
                 signal.live = !denied;
@@ -163,7 +168,7 @@ impl NodeChannels {
     }
 
     /// Returns whether this connection has no entries: there are no listeners, and no subscription
-    /// lingers.
+    /// remains.
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
         self.channels.table.lock().work(self.node).entries == 0
@@ -180,28 +185,27 @@ impl NodeChannels {
         fresh.retain(|name| {
             let entry = table.entries.get_mut(name);
             let entry = entry.filter(|entry| entry.node == Some(self.node));
-            // Noted before the request is sent: a listener that arrives while the request is on its
-            // way needs a later confirmation.
+            // This is noted before the request is sent: a listener that arrives while the request
+            // is on its way needs a later confirmation.
             entry.map(ChannelEntry::note_requested).is_some()
         });
         fresh
     }
 
-    /// Removes the channels without listeners. The caller ends their subscriptions, and the
-    /// subscriptions of channels that another connection has now.
+    /// Removes the channels without listeners. The caller ends the subscriptions of the returned
+    /// channels. These include channels that have moved to another connection.
     pub(crate) fn remove_idle(&self) -> Vec<Arc<str>> {
         let mut table = self.channels.table.lock();
         let mut ended = std::mem::take(&mut table.work(self.node).to_unsubscribe);
         let mut removed = 0;
         ended.retain(|name| {
             let entry = table.entries.get_mut(name);
-            // The channel belongs to another connection now, or belonged to one that has removed
-            // it.
+            // The channel has moved to another connection, which may already have removed it.
             let Some(entry) = entry.filter(|entry| entry.node == Some(self.node)) else {
                 return true;
             };
-            // Also cleared for a channel that has listeners again: it must be noted again when the
-            // last of them is dropped.
+            // This is cleared even for a channel that has listeners again, so that the channel is
+            // noted again when the last of them is dropped.
             entry.marked_idle = false;
             let is_idle = entry.listeners == 0 && table.entries.remove(name).is_some();
             removed += usize::from(is_idle);

@@ -68,7 +68,7 @@ fn removed_channel_is_resubscribed_once() {
     drop(channels.listen("a"));
     assert_eq!(names(&channels.node_channels(0).remove_idle()), ["a"]);
     let _again = channels.listen("a");
-    // The channel is noted twice: before it was removed, and when it was wanted again.
+    // The channel was noted twice: before it was removed, and when it had a listener again.
     assert_eq!(names(&channels.node_channels(0).take_to_subscribe()), ["a"]);
     drop(channels.listen("b"));
     assert_eq!(names(&channels.node_channels(0).remove_idle()), ["b"]);
@@ -88,7 +88,7 @@ fn zeros_count_from_the_listeners_own_confirmation() {
     zero();
     confirm();
     zero();
-    // The first listener has not read its signal since then.
+    // The first listener has not read its signal since the zero arrived.
     let second = channels.listen_from_now("a");
     confirm();
     assert_eq!((first.zero_arrived(), second.zero_arrived()), (true, false));
@@ -147,7 +147,7 @@ fn channel_follows_its_node() {
     channels.reassign_nodes();
     assert!(!listener.signal().live && listener.signal().count() != mark.count());
     assert_eq!(names(&second.take_to_subscribe()), ["a"]);
-    // A late answer, from a connection that no longer delivers the channel's messages.
+    // A late answer arrives on the connection that no longer delivers the channel's messages.
     first.subscribed("a", false);
     assert!(!listener.signal().live);
     second.subscribed("a", false);

@@ -1,4 +1,4 @@
-//! The messages of failures: where the operation failed, why, and what to do next.
+//! The messages of failures. Each says where the operation failed, why, and what to do next.
 
 use super::{Cause, Failure, Outcome};
 

@@ -64,7 +64,8 @@ impl Embedded {
 
     /// Returns the ids that were granted again after their hold had ended, each with the name of
     /// its lock. A client uses an id for only one hold, so the list is empty unless a request
-    /// arrives late or twice. Always empty if [`note_ids`](Self::note_ids) was not called.
+    /// arrives late or twice. Without a call of [`note_ids`](Self::note_ids), the list is always
+    /// empty.
     #[must_use]
     pub fn ids_used_again(&self) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -74,13 +75,13 @@ impl Embedded {
     }
 
     /// Restarts the server without its data: all keys are lost, and all connections are closed.
-    /// When the clients reconnect, they learn the server's new start time, and so that it was
+    /// When the clients reconnect, they learn the server's new start time, which shows that it was
     /// restarted.
     pub fn restart(&self) {
         *self.memory.started.lock() = Some(self.memory.clock.now());
         self.clear();
-        // Last: a cut connection is up again at once, and must report the new start and find no
-        // key.
+        // Do this last: a cut connection is open again at once, and must report the new start time
+        // and find no keys.
         self.cut_all();
     }
 

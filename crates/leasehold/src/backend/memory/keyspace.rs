@@ -1,5 +1,6 @@
-//! Keys with their values and expiry, on which a step's twin works. The methods have the names and
-//! the rules of the server's own commands.
+//! Keys with their values and expiry. The twin of a step, which does in Rust what its script does
+//! on a server, works on them. The methods have the names and the rules of the server's own
+//! commands.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -74,7 +75,7 @@ impl Sorted {
     fn add(&mut self, member: &[u8], score: i64) -> bool {
         let old = self.scores.insert(member.to_vec(), score);
         if let Some(old) = old {
-            // Otherwise the member would appear a second time, at its old score.
+            // Without this, the member would appear a second time, at its old score.
             self.order.remove(&(old, member.to_vec()));
         }
         self.order.insert((score, member.to_vec()));
@@ -88,8 +89,8 @@ impl Sorted {
     }
 }
 
-/// Defines two methods for one type of content: one finds it, the other also creates it if it is
-/// missing.
+/// Defines two methods for one type of content. One finds the content, the other also creates it if
+/// it is missing.
 macro_rules! collection {
     ($name:ident, $make:ident, $kind:ident, $type:ty) => {
         fn $name(&mut self, key: &[u8]) -> Result<Option<&mut $type>, Refusal> {
@@ -119,7 +120,7 @@ impl Keyspace {
 
     fn live(&mut self, key: &[u8]) -> Option<&mut Stored> {
         let now_ms = self.now_ms;
-        // Like the server: a key still exists in the millisecond in which it expires.
+        // As on a server, a key still exists in the millisecond in which it expires.
         let over = |stored: &Stored| stored.expires_at_ms.is_some_and(|at| now_ms > at);
         if self.entries.get(key).is_some_and(over) {
             self.entries.remove(key);
@@ -162,7 +163,8 @@ impl Keyspace {
         }
     }
 
-    /// Returns the remaining milliseconds; -1 without expiry, -2 if there is no key.
+    /// Returns the milliseconds until the key expires: -1 if it has no expiry, -2 if there is no
+    /// such key.
     pub(crate) fn pttl(&mut self, key: &[u8]) -> i64 {
         let now_ms = self.now_ms;
         match self.live(key) {
@@ -185,8 +187,8 @@ impl Keyspace {
     }
 
     pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) {
-        // Delivered after the step: a client that receives the message sends a request at once, and
-        // must find all changes of the step.
+        // The message is delivered after the step: a client that receives it sends a request at
+        // once, and that request must find all changes of the step.
         self.published.push((channel.to_vec(), message.to_vec()));
     }
 
@@ -291,7 +293,7 @@ impl Keyspace {
     }
 }
 
-/// Texts and numbers.
+/// Strings and numbers.
 impl Keyspace {
     pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
         match self.live(key).map(|stored| &stored.content) {
@@ -301,7 +303,7 @@ impl Keyspace {
         }
     }
 
-    /// Sets a text without expiry, whatever the key held before.
+    /// Sets a string without expiry, whatever the key held before.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
         self.insert(key, Content::Text(value.to_vec()));
     }
@@ -475,8 +477,7 @@ impl Keyspace {
             .retain(|_, stored| stored.expires_at_ms.is_none());
     }
 
-    /// Returns everything, to compare with a server: for each key its type, its content and its
-    /// remaining time.
+    /// Returns each key's type, content and remaining time, to compare them with those on a server.
     pub(crate) fn dump(&mut self) -> BTreeMap<String, (&'static str, Vec<String>, i64)> {
         self.drop_expired();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

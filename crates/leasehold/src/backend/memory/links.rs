@@ -23,14 +23,14 @@ impl Links {
     pub(super) fn attach(&self, link: &Arc<Link>) {
         let mut links = self.links.lock();
         links.retain(|link| link.strong_count() > 0);
-        // Weak, because the link has the keyspace: otherwise each would keep the other alive.
+        // The link owns the keyspace, so a strong reference here would keep both alive forever.
         links.push(Arc::downgrade(link));
     }
 
     pub(super) fn alive(&self) -> Vec<Arc<Link>> {
         let links = self.links.lock();
-        // Collected to release the lock: the closure with which a test decides about a message may
-        // cut all links.
+        // The links are collected so that the lock is released: the test's closure that decides
+        // about a message may cut all links.
         links.iter().filter_map(Weak::upgrade).collect()
     }
 

@@ -35,7 +35,8 @@ impl Machine {
     /// Makes a machine that is awake.
     #[must_use]
     pub fn new() -> Self {
-        // Never freed, because each hold has a copy of the clock. A test has few machines.
+        // The clock is never freed, because each hold has a reference to it. A test has few
+        // machines.
         Self(Box::leak(Box::new(MachineClock::new())))
     }
 

@@ -1,4 +1,4 @@
-//! The steps by name, for tests that choose among requests.
+//! The names of the steps, for tests that choose requests by their step.
 
 use std::fmt;
 
@@ -70,11 +70,11 @@ steps! {
     ElectionRenew = "election.renew",
     /// A client asks who leads.
     ElectionLook = "election.look",
-    /// A client takes the place of a ticket's hold.
+    /// A client takes over the hold that a ticket stands for.
     TicketTake = "ticket.take",
-    /// A reader takes the place of a ticket's read hold.
+    /// A reader takes over the read hold that a ticket stands for.
     TicketTakeRead = "ticket.take_read",
-    /// A client takes the place of the permits of a ticket.
+    /// A client takes over the permits that a ticket stands for.
     TicketTakePermits = "ticket.take_permits",
     /// A client asks what became of a ticket's hold.
     TicketLook = "ticket.look",

@@ -25,8 +25,8 @@ pub(crate) struct Address {
     resp3: bool,
     identity: String,
     shown: Arc<str>,
-    /// The host that another server announced for this address, before the address map; `None` for
-    /// an address in the URL.
+    /// The host that another server announced for this address, before the address map was applied;
+    /// `None` for an address in the URL.
     announced_as: Option<String>,
 }
 
@@ -84,7 +84,7 @@ impl Address {
     }
 
     fn new(parts: &UrlParts<'_>, target: ConnectTarget, db: i64, resp3: bool, place: &str) -> Self {
-        // Valkey's schemes name the same server, so they must give the same identity.
+        // A URL with Valkey's scheme names the same server, so it must give the same identity.
         let scheme = match &target {
             ConnectTarget::Tcp { tls: false, .. } => "redis",
             ConnectTarget::Tcp { tls: true, .. } => "rediss",
@@ -133,7 +133,8 @@ impl Address {
         }
     }
 
-    /// Notes the host under which a server announced this address, before the address map.
+    /// Notes the host under which a server announced this address, before the address map was
+    /// applied.
     pub(crate) fn announced_as(self, host: &str) -> Self {
         let announced_as = Some(host.to_owned());
         Self {
@@ -147,7 +148,8 @@ impl Address {
         self.announced_as.is_some()
     }
 
-    /// Returns the host as a server announced it or as the URL has it, before the address map.
+    /// Returns the host as a server announced it or as the URL has it, before the address map is
+    /// applied.
     pub(crate) fn unmapped_host(&self) -> Option<&str> {
         self.announced_as
             .as_deref()
@@ -238,8 +240,8 @@ fn tcp_target((host, port): Host, tls: bool) -> Result<ConnectTarget> {
     Ok(ConnectTarget::Tcp { host, port, tls })
 }
 
-/// Writes `HOST:PORT`, always in the same way for one host: a server must not vote twice in a
-/// majority.
+/// Writes `HOST:PORT` in the same form for every spelling of a host, so that a server can't vote
+/// twice in a `RedLock`.
 fn host_and_port((host, port): &Host) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(host) => format!("[{host}]:{port}"),
@@ -412,7 +414,7 @@ mod tests {
         assert_eq!(one.shown(), other.shown());
         assert_ne!(one.identity(), other.identity());
         // Each of these names the same database. With different identities, one server would vote
-        // twice in a majority.
+        // twice in a `RedLock`.
         for same in [
             "valkey://h",
             "redis://u:p@h:6379/0",
@@ -436,7 +438,7 @@ mod tests {
         ];
         let signs_first = fastrand::usize(..3);
         let letters = (0..12).map(|n| {
-            // Never two such characters in a row, because messages contain `://`.
+            // Such characters never follow each other, because messages contain `://`.
             let alphabet = if n % 3 == signs_first { SIGNS } else { LETTERS };
             alphabet[fastrand::usize(..alphabet.len())]
         });

@@ -55,14 +55,14 @@ pub(crate) enum ScriptRef {
     Source,
 }
 
-/// Draws the number by which a call's reply is recognised. It does not follow from the numbers of
+/// Draws the number by which a call's reply is recognised. It can't be derived from the numbers of
 /// other calls: otherwise a corrupt reply could name the next call. It is below 2^53, where a
 /// script's numbers are exact.
 pub(crate) fn draw_number() -> i64 {
     fastrand::i64(1_000_000_000_000_000..1 << 53)
 }
 
-/// An upper limit for the length of the key count, the call's number and its deadline together.
+/// An upper limit for the total length of the key count, the call's number and its deadline.
 const NUMBERS_LEN: usize = 60;
 
 /// Returns the command that runs these operations.
@@ -75,7 +75,7 @@ pub(crate) fn encode<'a>(
         ScriptRef::Sha => ("EVALSHA", &script.any.sha),
         ScriptRef::Source => ("EVAL", &script.any.text),
     };
-    // Sized beforehand: a command that grows is copied several times.
+    // The command gets its full size at once, because a command that grows is copied several times.
     let (mut arguments, mut bytes, mut keys) = (6, name.len() + source.len() + NUMBERS_LEN, 0);
     for operation in operations.clone() {
         arguments += 2 + operation.parts.len();
@@ -182,7 +182,7 @@ pub(crate) fn decode(
     Ok(replies)
 }
 
-/// Returns the call's number and the reply in a text of `own` in `call.lua`.
+/// Returns the call's number and the reply from a string that `own` in `call.lua` has returned.
 fn own_reply(text: &[u8]) -> Option<(i64, redis::Value)> {
     let text = str::from_utf8(text).ok()?;
     let (call, reply) = match text.split_once(':') {
@@ -201,14 +201,14 @@ impl NoReplies {
         matches!(self, Self::Failed(error) if error.kind() == noscript)
     }
 
-    /// Returns whether nothing ran because of one of the keys: the server checks the keys of a call
-    /// before it runs the script.
+    /// Returns whether nothing ran because the server refused one of the keys. The server checks
+    /// the keys of a call before it runs the script.
     pub(crate) fn keys_are_refused(&self) -> bool {
         matches!(self, Self::Failed(error) if matches!(error.code(), Some("NOPERM" | "CROSSSLOT")))
     }
 
-    /// Returns where to send the operations, if nothing ran because the slot of the keys is moving
-    /// or on another node, or because this node can't serve it now.
+    /// Returns where to send the operations if nothing ran, because the slot of the keys is moving
+    /// or on another node, or because this node can't serve the slot now.
     pub(crate) fn redirect(&self) -> Option<Redirect> {
         let Self::Failed(error) = self else {
             return None;
@@ -279,7 +279,7 @@ pub(crate) enum Redirect {
 #[derive(Debug)]
 pub(crate) enum OperationReply {
     Value(Value),
-    /// The operation's slot is not on this node, or not all of it. The operation did not run.
+    /// The operation's slot is not on this node, or only in part. The operation did not run.
     Moving,
     /// The call arrived too late, when the server's clock showed `server_ms`. The operation did not
     /// run.
@@ -296,7 +296,7 @@ pub(crate) enum OperationReply {
 /// Reads one operation's reply.
 pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> OperationReply {
     match convert(reply) {
-        // No step replies with a text, so a text is always an error.
+        // No step replies with a string, so a string is always an error.
         Some(Value::Text(error)) => OperationReply::Failed(Failure::from_reply(
             &String::from_utf8_lossy(&error),
             address,
@@ -351,7 +351,7 @@ pub(crate) fn failure_with_advice(
     script: &Script,
 ) -> Failure {
     match failure.cause {
-        // A client that has not logged in lacks a password, and no rule would help.
+        // A client that has not logged in lacks a password, so an ACL rule would not help.
         Cause::Denied(said) if !said.starts_with("NOAUTH") => Failure {
             cause: Cause::Denied(format!(
                 "{said}; {}",
@@ -619,7 +619,7 @@ mod tests {
         }
         for (bytes, outcome) in [
             ("$9\r\nWRONGTYPE\r\n", Outcome::DidNotRun),
-            // The first integer that a script can't distinguish from its neighbour.
+            // The smallest integer that a script can't distinguish from its neighbour.
             (":9007199254740993\r\n", Outcome::MayHaveRun),
             ("*1\r\n:9007199254740993\r\n", Outcome::MayHaveRun),
         ] {

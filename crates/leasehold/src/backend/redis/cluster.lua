@@ -1,8 +1,9 @@
 -- A call to a node of a cluster has one more argument, after not_after:
 --   '0'     one operation, all of whose keys are declared: the server knows that they are here
 --   'here'  one operation whose keys are declared, but which also touches undeclared keys
---   number  this number of keys follows, of any slots of this node; none of them is declared
--- An operation whose slot is not here, or not all of it, replies { 'moving' } and was not run.
+--   number  as many undeclared keys follow, which may be in any slots of this node
+-- If an operation's slot is not on this node, or only in part, the operation is not run, and its
+-- reply is { 'moving' }.
 
 local checks_slot, first_key, first_arg = ARGV[3] ~= '0', 1, 4
 if checks_slot and ARGV[3] ~= 'here' then
@@ -10,9 +11,9 @@ if checks_slot and ARGV[3] ~= 'here' then
 end
 local moving, found = { 'moving' }, {}
 
--- Returns the reply to an operation whose slot is not on this node, or not all of it; false if all
--- of its keys are here. The check reads a key that never exists: while a slot is moving, a server
--- refuses every key that it does not have. The answer is the same throughout this script.
+-- Returns the reply to an operation whose slot is not on this node, or only in part; false if all
+-- of the slot's keys are here. The check reads a key that never exists: while a slot is moving, a
+-- server refuses every key that it does not have. The answer is the same throughout this script.
 local function elsewhere(key)
   local tag = string.match(key, '{([^}]*)}') or key
   local away = found[tag]

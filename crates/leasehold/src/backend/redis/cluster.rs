@@ -43,10 +43,10 @@ use crate::text::Shown;
 
 /// The interval at which the client queries the map even if nothing indicates a change.
 const LEARN_EVERY: Duration = Duration::from_secs(10);
-/// The shortest time between two requests for the map. It grows while they find nothing new.
+/// The shortest time between two requests for the map. It grows while the map does not change.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// Number of nodes that are asked for the map at once. The first answer counts.
+/// The number of nodes that are asked for the map at once. The first answer counts.
 const QUERIED_AT_ONCE: usize = 3;
 
 /// Returns the transports of messages about releases. With the default, this client and clients of
@@ -69,7 +69,7 @@ pub(crate) struct Cluster {
     map: Arc<SlotMap>,
     /// Whether a node has sent the map.
     has_map: AtomicBool,
-    /// The last attempt to read the map at which no connected node sent it.
+    /// The last attempt to read the map that failed because no connected node sent it.
     refused_map: Mutex<Option<RefusedMapQuery>>,
     nodes: Mutex<Nodes>,
     slot_queues: SlotQueues,
@@ -77,7 +77,7 @@ pub(crate) struct Cluster {
     identity: String,
 }
 
-/// Ends the task that keeps the map.
+/// A guard that ends the task for the map when it is dropped.
 pub(crate) struct MapTask(JoinHandle<()>);
 
 impl Drop for MapTask {
@@ -319,10 +319,10 @@ impl Cluster {
 
     /// Adopts a map that the node at `asked` has sent. Returns whether it changes anything.
     fn apply(&self, asked: &Address, ranges: &[Range]) -> bool {
-        // The host as announced, not as mapped: `node_announced_by` applies the address map, and a
-        // host that was mapped already must not be mapped again.
+        // This is the host as announced, because `node_announced_by` applies the address map. A
+        // mapped host must not be mapped again.
         let own_host = asked.unmapped_host().unwrap_or_default();
-        // Finds the node of each address once: a node may have thousands of ranges.
+        // The node of each address is looked up only once: a node may have thousands of ranges.
         let mut numbers = HashMap::new();
         let owned = ranges.iter().map(|range| {
             let host = range.host.as_deref().unwrap_or(own_host);
@@ -334,12 +334,12 @@ impl Cluster {
         let owned: Vec<_> = owned.collect();
         let changed = self.map.replace(&owned);
         self.has_map.store(true, Ordering::Relaxed);
-        // Runs even if the map has not changed: a node may have reported that it no longer has a
+        // Do this even if the map has not changed: a node may have reported that it no longer has a
         // channel.
         self.shared.channels.reassign_nodes();
         let now = self.common.clock.now();
         let unused = self.nodes.lock().take_unused(&self.map, now);
-        // Dropped after unlocking: dropping a server ends its tasks.
+        // Drop the servers only after unlocking, because dropping a server ends its tasks.
         drop(unused);
         if changed {
             let servers = self.nodes.lock().all();

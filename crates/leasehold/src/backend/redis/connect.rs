@@ -73,7 +73,8 @@ impl CurrentServer {
 pub(crate) struct OpenConnection {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) driver: Driver,
-    /// The connection's own credentials: the other connection for calls may log in at another time.
+    /// The credentials with which this connection logged in. The other connection for calls may
+    /// have logged in with others.
     pub(crate) credentials: Option<Credentials>,
 }
 
@@ -124,7 +125,7 @@ impl Connector {
         self.current_matches(|current| current.number != from).await;
     }
 
-    /// Waits until `condition` is true of the server that calls use.
+    /// Waits until `condition` is true for the server that calls use.
     pub(crate) async fn current_matches(&self, condition: impl Fn(&CurrentServer) -> bool) {
         // This can't fail: `self` has the sender.
         let _ = self.current.subscribe().wait_for(condition).await;
@@ -135,8 +136,8 @@ impl Connector {
         // With the driver's own limit, each request would fail after 500 ms.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_timeout));
         self.within_limit(at, async {
-            // Within the time limit: a credentials callback that never answers must not stop
-            // reconnecting.
+            // The time limit includes this, because a credentials callback that never answers must
+            // not stop the client from reconnecting.
             let (info, credentials) = self.handshake(at, true).await?;
             // Plain TCP, the common case, needs no boxed stream.
             if let ConnectTarget::Tcp {
@@ -173,7 +174,7 @@ impl Connector {
         .await
     }
 
-    /// Opens a connection for messages to the server that calls use now, with this name.
+    /// Opens a connection for messages, with this name, to the server that calls use now.
     pub(crate) async fn open_messages(&self, name: Option<&str>) -> Result<Messages, Failure> {
         let at = &*self.current_address()?;
         self.within_limit(at, async {
@@ -233,8 +234,8 @@ impl Connector {
     /// Logs in again on an open connection whenever there are new credentials. `with` are the
     /// credentials that opened the connection. Never returns.
     ///
-    /// Some servers end a connection when the password or the user with which it has logged in no
-    /// longer exists. This login prevents that.
+    /// Some servers end a connection when the password or the user with which it has logged in is
+    /// removed. Logging in again prevents that.
     pub(crate) async fn stay_logged_in(
         &self,
         mut connection: MultiplexedConnection,
@@ -253,7 +254,7 @@ impl Connector {
             }
             let address = self.shown();
             let said = connection.send_packed_command(&self.login(&new)).await;
-            // A refusal is a reply, too.
+            // The server's refusal also arrives as a reply.
             match said.and_then(redis::Value::extract_error) {
                 Ok(_) => {
                     with = Some(new);
@@ -369,7 +370,7 @@ impl Connector {
     }
 }
 
-/// Does one step of the handshake. Returns the server's text if it refused the step.
+/// Does one step of the handshake. Returns the server's error text if it refused the step.
 async fn handshake_step<'a>(
     at: &Address,
     messages: &mut Messages,
@@ -395,7 +396,7 @@ async fn tcp(at: &Address, host: &str, port: u16) -> Result<TcpStream, Failure> 
     let stream = TcpStream::connect((host, port))
         .await
         .map_err(|error| io_failed(at, error))?;
-    // Small requests must not wait for each other's acknowledgement.
+    // Without this, a small request would wait until the request before it is acknowledged.
     stream
         .set_nodelay(true)
         .map_err(|error| io_failed(at, error))?;

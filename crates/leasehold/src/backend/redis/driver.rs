@@ -1,6 +1,6 @@
 //! The driver of the connection for calls, which moves its bytes. A task polls it. When the runtime
-//! ends, that task no longer exists, and the code that drops a call polls the driver once more so
-//! that its bytes are sent. Therefore the driver belongs to the lane, not to the task.
+//! ends, that task no longer exists. The code that drops a call then polls the driver once more, so
+//! that the call's bytes are sent. Therefore the driver belongs to the lane, not to the task.
 
 use std::future::poll_fn;
 use std::io::Read;
@@ -42,8 +42,8 @@ impl Future for Driver {
     }
 }
 
-/// The connection's socket, next to the driver that uses it. `None` if there are no file
-/// descriptors left.
+/// A second handle of the connection's socket, besides the driver's. `None` if the process had no
+/// file descriptor left.
 pub(super) struct Socket(Option<OwnedSocket>);
 
 impl Socket {
@@ -66,7 +66,7 @@ impl Socket {
         socket.set_nonblocking(false).ok()?;
         if final_ping.is_some() {
             // If the reply to the final ping does not arrive in time, the server may still read the
-            // rest.
+            // remaining requests.
             let _ = read_until(&mut socket, clock, final_ping);
         }
         socket.shutdown(Shutdown::Write).ok()?;
@@ -74,13 +74,13 @@ impl Socket {
     }
 }
 
-/// Reads until these bytes arrive, or without them until the connection ends, for at most
-/// `CLOSE_TIMEOUT`.
+/// Reads for at most `CLOSE_TIMEOUT`: with `last`, until these bytes arrive, and without it, until
+/// the connection ends.
 fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Option<()> {
     let until = clock.now() + CLOSE_TIMEOUT;
     let (mut unread, mut read) = ([0; 4096], Vec::new());
     loop {
-        // A timeout of zero is an error, which also ends the wait.
+        // If no time remains, the timeout of zero is an error, which ends the wait, too.
         let remaining = until.saturating_sub(clock.now());
         socket.set_read_timeout(Some(remaining)).ok()?;
         let count = socket.read(&mut unread).ok()?;
@@ -124,8 +124,8 @@ impl SharedDriver {
     /// Sets the driver of a new connection, which does nothing until it is polled.
     pub(super) fn set(&self, driver: Driver) {
         let waker = Waker::noop().clone();
-        // Dropped after unlocking: the old driver wakes the waiters of its requests when it is
-        // dropped, and no other code may run under this lock.
+        // Drop the old driver only after unlocking: that wakes the waiters of its requests, and no
+        // other code may run under this lock.
         let old = self.driven().replace(Driven { driver, waker });
         drop(old);
     }
@@ -147,7 +147,7 @@ impl SharedDriver {
         .await;
     }
 
-    /// Writes the requests that the driver has to the socket, as many as the socket takes.
+    /// Writes the driver's requests to the socket, as many as the socket takes.
     pub(super) fn flush(&self) {
         // Unconstrained: the task that polls for the last time may have used up tokio's budget, and
         // then the socket would take nothing.
@@ -155,7 +155,7 @@ impl SharedDriver {
     }
 
     /// Ends the connection when the server has read all requests, or after a short while. With
-    /// `final_ping`, it also waits for the reply to that.
+    /// `final_ping`, also waits for the reply to this ping.
     pub(super) fn close_when_drained(&self, clock: Clock, final_ping: Option<FinalPing>) {
         self.flush();
         let unanswered = final_ping.and_then(|FinalPing { reply, mut request }| {
@@ -165,10 +165,11 @@ impl SharedDriver {
         let last = self.driven().take();
         if let Some(Driven { driver, .. }) = last {
             let Driver { io, socket } = driver;
-            // Dropped before the socket is set to block: both descriptors share that flag.
+            // Drop the driver before the socket is set to blocking mode, because both descriptors
+            // share that mode.
             drop(io);
-            // This fails if the server does not answer in time. Then the socket is closed anyway:
-            // the end of the runtime can't wait any longer.
+            // This fails if the server does not answer in time. The socket is closed even so,
+            // because the end of the runtime can't wait any longer.
             let _ = socket.close_when_drained(clock, unanswered.as_deref());
         }
     }
@@ -178,8 +179,8 @@ impl SharedDriver {
         let Some(Driven { driver, waker }) = &mut *slot else {
             return Poll::Ready(());
         };
-        // Always polled with the waker of the driver's task: `flush` must not make the driver
-        // forget which task to wake for the next bytes.
+        // Always poll with the waker of the driver's task: `flush` must not make the driver forget
+        // which task to wake for the next bytes.
         let over = Pin::new(driver).poll(&mut Context::from_waker(waker));
         if over.is_ready() {
             let last = slot.take();

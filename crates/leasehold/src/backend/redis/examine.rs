@@ -85,7 +85,7 @@ async fn examine_server(server: &Server, channel: &str) -> Result<ServerFacts, F
     Ok(facts)
 }
 
-/// Returns the connection for calls, and waits if it is not up yet.
+/// Returns the connection for calls. Waits for the connection if it is not open yet.
 async fn connection(server: &Server) -> Result<MultiplexedConnection, Failure> {
     let clock = server.node.clock;
     let until = clock.now() + server.node.reply_timeout();
@@ -112,7 +112,7 @@ struct Examiner<'a> {
 }
 
 impl Examiner<'_> {
-    /// Sends one query. The inner `Err` is the server's text when it refuses to answer.
+    /// Sends one query. The inner `Err` is the server's error text if it refuses to answer.
     async fn query<T: FromRedisValue>(&self, words: &[&str]) -> Result<Result<T, String>, Failure> {
         let mut command = ::redis::Cmd::new();
         for word in words {
@@ -162,9 +162,9 @@ impl Examiner<'_> {
     }
 }
 
-/// The range of offsets between the server's clock and this client's clock that fits all replies so
-/// far, in milliseconds. Within one reply, the server may have read its clock at any moment between
-/// the request and the reply.
+/// The range of offsets between the server's clock and this client's clock that is consistent with
+/// all replies so far, in milliseconds. Within one reply, the server may have read its clock at any
+/// moment between the request and the reply.
 #[derive(Default)]
 struct Offsets(Option<(i64, i64)>);
 
@@ -240,7 +240,7 @@ mod tests {
         }
         let mut offsets = Offsets::default();
         offsets.add(5_000, ms(1_000), ms(1_001));
-        // First the reply took long, then the request.
+        // First a reply was slow, then a request.
         offsets.add(5_101, ms(1_100), ms(1_900));
         offsets.add(6_800, ms(2_000), ms(2_801));
         assert_eq!(offsets.moved(), 0);

@@ -1,9 +1,9 @@
 -- Part of the scripts of a client with a failover guard. Defines `guarded`, which decides about an
 -- operation that requests a hold. It returns { 'guarded', ms } if no client gets a hold for the
--- next `ms`, false if the operation may run, and a text if the guard fails. The server's state is
+-- next `ms`, false if the operation may run, and a string if the guard fails. The server's state is
 -- read once for each call.
 --
--- leasehold:guard  text: the server's replication id, and when a client first saw it (server time
+-- leasehold:guard  string: the server's replication id, and when a client first saw it (server time
 --                  in ms). The id changes with a failover and with a restart. The end of the
 --                  guarded time is not stored, because clients that share the server may have
 --                  different spans.
@@ -28,7 +28,7 @@ local seen
 local function guarded()
   if seen == nil then
     local ok, said = pcall(read_guard)
-    -- Older servers raise a text, newer ones a table.
+    -- Older servers raise a string, newer ones a table.
     if not ok and type(said) == 'table' then said = said.err end
     if type(said) == 'string' then
       said = said .. '; so the failover guard, which reads INFO and keeps leasehold:guard, grants nothing'

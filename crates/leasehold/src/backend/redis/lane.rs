@@ -1,19 +1,19 @@
 //! One connection to a node. Operations that wait at the same time are sent on it as one call.
 //!
 //! While the connection is idle, an operation is sent at once and alone. The future that waits for
-//! its reply carries the call, so no other task is woken, and no other reply depends on whether
-//! that future is polled. While calls are on their way, [`SendTask`] first yields to the tasks that
-//! were just answered, and then sends all operations that have gathered. The queue is checked again
-//! whenever a call was sent or is over.
+//! the reply *carries* the call: it drives the call whenever it is polled. So no other task is
+//! woken, and no other reply depends on whether that future is polled. While calls are on their
+//! way, [`SendTask`] first yields to the tasks that were just answered, and then sends all
+//! operations that have gathered. The queue is checked again whenever a call was sent or is over.
 //!
-//! The order of arrival is kept, whichever threads submit, so an operation that undoes another
-//! always runs after it. Only renewals overtake other operations (`queue.rs`). The [`Queue`] knows
-//! which operations wait, and which are sent again in their old place.
+//! Operations are sent in their order of arrival, whichever threads submit them, so an operation
+//! that undoes another always runs after it. Only renewals overtake other operations (`queue.rs`).
+//! The [`Queue`] knows which operations wait, and which must be sent again in their old place.
 //!
 //! When the connection breaks, calls on their way end as "may have run" (`round_trip.rs`, and
 //! `NoReplies` in `call.rs`). Operations that wait are sent on the next connection
 //! (`Lane::opening`, `Lane::up`). If the first attempt to connect fails, they fail as "did not run"
-//! (`Lane::down`). `keep_connected` in `reconnect.rs` decides which.
+//! (`Lane::down`). `keep_connected` in `reconnect.rs` decides which of these happens.
 //!
 //! There are two locks, taken in this order: `departures`, `state`. Under `state` no task is
 //! spawned or dropped and no waiter is answered: a runtime that has ended drops a task at once, and
@@ -54,9 +54,10 @@ use crate::process::Process;
 use crate::sync::{Mutex, MutexGuard};
 
 /// The largest number of calls on their way: one on its way to the server, one being run, one on
-/// its way back. With fewer, the server idles between them. With more, the calls are smaller.
+/// its way back. With fewer, the server idles between two calls. With more, each call has fewer
+/// operations.
 const MAX_CALLS: usize = 3;
-/// Number of replies in a row that must be missing before the client gives up the connection.
+/// The number of replies in a row that must be missing before the client gives up the connection.
 const MAX_MISSED_REPLIES: u32 = 2;
 
 /// A handler for operations that a node of a cluster did not run.
@@ -68,8 +69,9 @@ pub(crate) trait Redirects: Send + Sync {
 
 /// A queue and the connection it drains into.
 pub(crate) struct Lane {
-    /// Held from taking operations off the queue until they are on the connection. Otherwise
-    /// another thread could send later operations first. Locked before `state`.
+    /// Held from the moment when operations are taken off the queue until they are on the
+    /// connection. Otherwise another thread could send later operations first. Locked before
+    /// `state`.
     departures: Mutex<()>,
     state: Mutex<LaneState>,
     runtime: Handle,
@@ -87,8 +89,8 @@ pub(crate) struct Lane {
     redirects: Option<Weak<dyn Redirects>>,
     /// The confirmations that the server can give; `None` if operations here are not acknowledged.
     wait_support: Option<WaitSupport>,
-    /// Number of replies in a row that were missing. Counted for the connection and not for the
-    /// node: replies on another connection would hide that this one is dead.
+    /// The number of replies in a row that were missing. They are counted for the connection and
+    /// not for the node: replies on another connection would hide that this one is dead.
     missed_replies: AtomicU32,
     /// Notified when a call is over.
     call_returned: Notify,
@@ -100,9 +102,9 @@ struct LaneState {
     queue: Queue,
     /// The call that is carried by the waiter for its reply, if there is one.
     carried: Option<Arc<Carried>>,
-    /// Whether the server did not know the script, so that the next call carries its source. A flag
-    /// of the lane and not of the node: a call with the source on another connection may run after
-    /// the calls that lack it.
+    /// Whether the server did not know the script, so that the next call must contain its source.
+    /// Each lane has its own flag: a call with the source on another connection may run after the
+    /// calls on this one that lack it.
     script_missing: bool,
     /// Whether a task is about to send the operations in the queue.
     send_scheduled: bool,
@@ -167,8 +169,8 @@ impl Lane {
             waiting.answer(Err(Failure::forked(self.node.address())));
             return queued;
         }
-        // Locked before the operation is in the queue, where another thread could take it. If the
-        // lock is taken, another thread is about to send a call.
+        // Try to lock before the operation is in the queue, where another thread could take it. If
+        // the lock is not free, another thread is about to send a call.
         let departure = self
             .in_own_runtime()
             .then(|| self.departures.try_lock())
@@ -182,8 +184,8 @@ impl Lane {
         }
         state.queue.push(waiting);
         match departure {
-            // Only if it is alone: a waiter that stops polling its own call must not delay other
-            // replies.
+            // The waiter carries the call only if its operation is alone: a waiter that stops
+            // polling its own call must not delay other replies.
             Some(departure) if state.queue.calls() == 0 && state.queue.len() == 1 => {
                 let call = self.depart(state, departure);
                 queued.carried = call.and_then(|call| self.carry(call));
@@ -194,8 +196,8 @@ impl Lane {
             }
         }
         if self.has_ended() {
-            // Checked after the push: once the lane has ended, no task takes the operation from the
-            // queue.
+            // Check this after the push: once the lane has ended, no task takes the operation from
+            // the queue.
             self.send_remaining();
         }
         queued
@@ -205,8 +207,9 @@ impl Lane {
     /// call, a task carries it.
     fn carry(&self, call: Call) -> Option<Arc<Carried>> {
         let mut state = self.state.lock();
-        // Operations that are sent again wait for all calls, so no call may depend on a waiter to
-        // poll it. On an acknowledging lane, all other operations wait for the call.
+        // Operations that must be sent again wait until all calls are over, so no call may depend
+        // on a waiter that polls it. On a lane for acknowledged calls, all other operations wait
+        // for this call.
         if state.queue.has_returned() || self.wait_support.is_some() {
             drop(state);
             self.runtime.spawn(call);
@@ -243,7 +246,7 @@ impl Lane {
         state.send_scheduled |= gather;
         // With no call on its way, no task was just answered, so there is nothing to gather.
         let at_once = state.queue.calls() == 0;
-        // Unlocked before the spawn: a runtime that has ended drops the task at once, and
+        // Unlock before the spawn: a runtime that has ended drops the task at once, and
         // `SendTask::drop` takes this lock.
         drop(state);
         if gather {
@@ -260,7 +263,7 @@ impl Lane {
         departure: MutexGuard<'_, ()>,
     ) -> Option<Call> {
         let call = self.next_call(&mut state);
-        // Polled without the lock: a call that fails at once answers its waiters, or puts its
+        // Poll without the lock: a call that fails at once answers its waiters, or puts its
         // operations back into the queue.
         drop(state);
         let mut call = call?;
@@ -280,8 +283,8 @@ impl Lane {
             return None;
         };
         let connection = connection.clone();
-        // A node that wants declared keys gets one operation a call, because the declared keys must
-        // be in one slot.
+        // A node that wants declared keys gets only one operation in each call, because the
+        // declared keys must be in one slot.
         let declares = self.redirects.is_some() && self.node.wants_declared_keys();
         let most = if declares { 1 } else { MAX_OPERATIONS };
         let batch = state.queue.next_batch(most)?;
@@ -290,9 +293,10 @@ impl Lane {
             Some(_) if declares => Keys::declared_alone(&batch.operations[0].operation),
             Some(_) => Keys::Undeclared,
         };
-        // Read under the lock of the queue, as in `retry_with_source`: a call sent between the two
-        // with the source would run before the operations that lacked it. Only one call carries the
-        // source, and the calls after it rely on it.
+        // The flag is read under the lock of the queue, as in `retry_with_source`: otherwise a call
+        // with the source could be sent before the refused operations are back in the queue, and
+        // would run before them. Only one call contains the source, and the calls after it rely on
+        // that.
         let missing = std::mem::take(&mut state.script_missing);
         let script = match batch.alone || missing {
             true => ScriptRef::Source,
@@ -313,8 +317,8 @@ impl Lane {
 
     /// Starts to use a connection: the queue drains into it.
     pub(crate) fn up(self: &Arc<Self>, connection: MultiplexedConnection, driver: Driver) {
-        // Set before the link is up: a call that is sent while the runtime ends must flush this
-        // driver, not the old one.
+        // Set the driver before the link is up: a call that is sent while the runtime ends must
+        // flush this driver, not the old one.
         self.driver.set(driver);
         // Replies that the old connection missed must not end the new one.
         self.missed_replies.store(0, Ordering::Relaxed);
@@ -364,7 +368,7 @@ impl Lane {
         loop {
             let back = self.call_returned.notified();
             tokio::pin!(back);
-            // Registered before the calls are checked, or the end of the last call would be missed.
+            // Register before the calls are checked, or the end of the last call could be missed.
             back.as_mut().enable();
             if are_back(&self.state.lock().queue) {
                 return;
@@ -373,7 +377,7 @@ impl Lane {
         }
     }
 
-    /// Takes over the operations of a slot's queue, in their order.
+    /// Takes over the operations of a slot's queue, in the order of that queue.
     pub(crate) fn take_over(
         self: &Arc<Self>,
         operations: impl IntoIterator<Item = QueuedOperation>,
@@ -413,12 +417,12 @@ impl Lane {
         self.state.lock().queue.take_unless(keep).into()
     }
 
-    /// Notes that there is no connection: operations that wait fail, and so do later ones.
+    /// Notes that there is no connection. Operations that wait fail, and so do later ones.
     pub(crate) fn down(&self, failure: &Failure) {
         let mut state = self.state.lock();
         state.link = LinkState::Down(failure.clone());
-        // Under the lock with which `submit` reads the link: a later operation finds the link down,
-        // so no operation remains in the queue.
+        // `submit` reads the link under the same lock. So a later operation finds the link down,
+        // and no operation remains in the queue.
         let waiting = state.queue.take_all();
         drop(state);
         fail_unreached(&self.node, waiting, failure);
@@ -427,8 +431,8 @@ impl Lane {
     /// Sends operations again that the server did not run because it does not know the script.
     fn retry_with_source(&self, batch: Batch) {
         let mut state = self.state.lock();
-        // Under one lock: from here on nothing is sent before these operations, so their call
-        // carries the source.
+        // All of this happens under one lock: from here on nothing is sent before these operations,
+        // so their call contains the source.
         state.script_missing = true;
         self.node.note_scripts_missing();
         state.queue.return_batch(batch);
@@ -452,7 +456,7 @@ impl Lane {
         }
     }
 
-    /// Remembers a key: a call for this key alone was refused before it ran.
+    /// Remembers a key because a call with only this key was refused before it ran.
     fn remember_refused(&self, key: &[u8]) {
         self.state.lock().queue.remember_refused(key);
     }
@@ -485,21 +489,21 @@ impl SendTask {
             // A call is on its way: tasks that were just answered may submit more operations.
             tokio::task::yield_now().await;
         }
-        // Taken out, so that `drop` does not clear the flag later, when it may belong to another
-        // task.
+        // Take the lane out, so that `drop` does not clear the flag later, when the flag may belong
+        // to another task.
         let Some(lane) = self.0.take() else {
             return;
         };
         let call = {
             let departure = lane.departures.lock();
             let mut state = lane.state.lock();
-            // Under the lock with which the queue is emptied: an operation that arrives later needs
-            // another task.
+            // The flag is cleared under the lock under which the queue is emptied: an operation
+            // that arrives later needs another task.
             state.send_scheduled = false;
             lane.depart(state, departure)
         };
-        // Operations that did not fit are sent with the next call. They do not wait for the reply
-        // to this call, which may never arrive.
+        // Operations that did not fit into this call are sent with the next one. They do not wait
+        // for the reply to this call, which may never arrive.
         lane.pump(lane.state.lock());
         if let Some(call) = call {
             call.await;
@@ -509,7 +513,8 @@ impl SendTask {
 
 impl Drop for SendTask {
     fn drop(&mut self) {
-        // Dropped with its runtime before it began. The end of the lane empties the queue.
+        // The task was dropped with its runtime before it began. The end of the lane empties the
+        // queue.
         if let Some(lane) = self.0.take() {
             lane.state.lock().send_scheduled = false;
         }
@@ -528,8 +533,8 @@ impl Drop for CallDone {
         let mut state = lane.state.lock();
         state.queue.call_is_back(self.number);
         lane.call_returned.notify_waiters();
-        // Operations that waited to be sent again when the link went down: `down` did not fail
-        // them.
+        // Some operations may have been waiting to be sent again when the link went down, so `down`
+        // did not fail them.
         if let LinkState::Down(failure) = &state.link {
             let failure = failure.clone();
             let waiting = state.queue.take_all();
@@ -541,8 +546,8 @@ impl Drop for CallDone {
             drop(state);
             return lane.send_remaining();
         }
-        // Runs even while other calls are on their way: a waiter that carries one of them may never
-        // poll it.
+        // Do this even while other calls are on their way: a waiter that carries one of them may
+        // never poll it.
         lane.pump(state);
     }
 }

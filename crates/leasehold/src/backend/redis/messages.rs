@@ -84,7 +84,7 @@ impl Messages {
     }
 }
 
-/// Adds a command to the commands that are sent together.
+/// Appends a command to commands that are sent in one write.
 pub(crate) fn write_command<'a>(
     commands: &mut Vec<u8>,
     name: &'a str,
@@ -124,7 +124,7 @@ impl Frames {
         } else if before > MAX_FRAME {
             return Err(format!("a message of over {MAX_FRAME} bytes"));
         } else if self.done == self.bytes.len() {
-            // A long message may have passed, so its memory is freed.
+            // The buffer may have grown for a long message, so its memory is freed.
             self.bytes = Vec::new();
             self.done = 0;
         }
@@ -201,7 +201,7 @@ impl<'a> Rest<'a> {
         }))
     }
 
-    /// Reads a text that is preceded by its length.
+    /// Reads a bulk string: its length, and then its bytes.
     fn text(&mut self) -> Result<Option<&'a [u8]>, String> {
         if self.0.first().is_some_and(|kind| *kind != b'$') {
             return Err("a message without a text".into());

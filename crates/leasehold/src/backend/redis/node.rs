@@ -41,8 +41,8 @@ pub(crate) struct Node {
     has_own_scripts: AtomicBool,
     /// Whether the server runs only operations whose keys are declared.
     wants_declared_keys: AtomicBool,
-    /// Number of operations in a row that ran only after their keys had been declared, and then at
-    /// once.
+    /// The number of operations in a row that ran only after their keys had been declared, and then
+    /// at the first attempt.
     ran_when_declared: AtomicU32,
     /// The server's time minus our clock's time, in ms.
     offset_ms: AtomicI64,
@@ -55,7 +55,7 @@ pub(crate) struct Node {
     /// The refusals of the server.
     pub(crate) refusals: Refusals,
     /// Notified when a connection for calls leads to another server, which might not have the
-    /// holds. Only the watchdog waits for it.
+    /// holds. Only the watchdog waits for this.
     pub(crate) holds_in_doubt: Notify,
     pub(crate) observed: ServerObserved,
 }
@@ -178,7 +178,8 @@ impl Node {
             label: common.label.clone(),
             client_address: Mutex::default(),
             about: About::default(),
-            // The client disconnects from a server that loads for longer than the connect timeout.
+            // The client disconnects from a server that loads its data for longer than the connect
+            // timeout.
             refusals: Refusals::new(common.connect_timeout),
             holds_in_doubt: Notify::new(),
         })
@@ -196,7 +197,7 @@ impl Node {
     }
 
     /// Returns whether operations must declare their keys, because the server refuses to run others
-    /// or the client is set to declare them.
+    /// or the client's settings require it.
     pub(crate) fn wants_declared_keys(&self) -> bool {
         self.common.declare_keys || self.wants_declared_keys.load(Ordering::Relaxed)
     }
@@ -207,7 +208,7 @@ impl Node {
     }
 
     /// Notes that the server ran an operation only after its keys had been declared, and then at
-    /// once. Returns how many did so in a row.
+    /// the first attempt. Returns the number of such operations in a row.
     pub(crate) fn ran_when_declared(&self) -> u32 {
         self.ran_when_declared.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -259,14 +260,14 @@ impl Node {
     /// Notes the time that the server has reported.
     pub(crate) fn learn_time(&self, server_ms: i64, at: Moment) {
         self.observed.record_server_time(server_ms);
-        // Relaxed, because no promise depends on it. If an old value makes a call late, its reply
-        // brings the new one.
+        // Relaxed is enough, because no promise depends on the offset. If an old value makes a call
+        // late, the reply brings the new value.
         self.offset_ms
             .store(server_ms.saturating_sub(ms(at)), Ordering::Relaxed);
     }
 
     /// Returns the deadline of a call that is sent now, in the server's time as the client
-    /// estimates it. After it, no client waits for the reply.
+    /// estimates it. After this deadline, no client waits for the reply.
     pub(crate) fn not_after_ms(&self) -> i64 {
         let timeout = i64::try_from(self.reply_timeout().as_millis()).unwrap_or(i64::MAX);
         self.offset_ms
@@ -297,14 +298,14 @@ impl Node {
         self.connector.current.borrow().reported_at
     }
 
-    /// Learns what the server reported on a connection for calls that is used from now on.
+    /// Records what the server reported on a new connection for calls, which is used from now on.
     pub(crate) fn learn(&self, hello: &Hello) -> ReachedServer {
         self.client_address.lock().clone_from(&hello.client_address);
         self.learn_of_server(hello)
     }
 
-    /// Like [`learn`](Self::learn), for the connection for acknowledged calls. Of the two
-    /// connections, the later report counts, whichever connection calls this first.
+    /// Like [`learn`](Self::learn), for the connection for acknowledged calls. If the two
+    /// connections call this in the wrong order, the later report still counts.
     pub(crate) fn learn_of_server(&self, hello: &Hello) -> ReachedServer {
         if let Some(ms) = hello.time_ms {
             self.learn_time(ms, hello.at);
@@ -342,7 +343,8 @@ pub(crate) struct ReachedServer {
 }
 
 impl ReachedServer {
-    /// Returns whether a new connection leads to the same server, and it was not restarted since.
+    /// Returns whether a new connection leads to the same server, which was not restarted in
+    /// between.
     pub(crate) fn is_same_server(&self, hello: &Hello) -> bool {
         is_same_run(hello.run_id.as_deref(), self.run_id.as_deref())
     }
@@ -372,8 +374,8 @@ impl ReachedServer {
     }
 }
 
-/// The facts that a server reports on a new connection. They count from the moment the connection
-/// is used.
+/// The facts that a server reports on a new connection. They apply from the moment when the
+/// connection is used.
 pub(crate) struct Hello {
     /// The server's address.
     pub(crate) address: Arc<Address>,
@@ -491,7 +493,7 @@ mod tests {
         let new = node.learn_of_server(&hello(Some("b"), 91_000));
         // Each connection gets its own answer, however often it asks.
         assert!(has_moved(&old) && has_moved(&old) && !has_moved(&new));
-        // This connection got its report before the other server was there, but notes it later.
+        // This connection got its report before the other server took over, but notes it later.
         let late = node.learn_of_server(&hello(Some("a"), 90_500));
         assert!(has_moved(&late) && !has_moved(&new));
         assert!(old.is_same_server(&hello(Some("a"), 92_000)));

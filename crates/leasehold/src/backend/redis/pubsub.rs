@@ -23,10 +23,11 @@ const LINGER: Duration = Duration::from_millis(500);
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// The number of channels in one SUBSCRIBE.
 const CHUNK: usize = 128;
-/// The delay before the next attempt at a server that accepts no subscriptions.
+/// The delay before the next attempt to subscribe on a server that accepts no subscriptions.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(60);
 /// The number of connections in a row that count as a refusal if each ended before any subscription
-/// was confirmed. Some proxies end the connection at a command that they do not know.
+/// was confirmed. Some proxies end the connection when they receive a command that they do not
+/// know.
 const MAX_UNCONFIRMED: u32 = 4;
 
 /// Keeps the subscriptions of a node equal to the set of its channels with listeners. Never
@@ -46,8 +47,8 @@ pub(crate) async fn run(
         while node_channels.is_empty() {
             node_channels.changed().await;
         }
-        // Read before the connection is opened: if calls switch to another server while it is being
-        // opened, it is opened again.
+        // Read the number before the connection is opened: if calls switch to another server while
+        // it is being opened, it is opened again.
         let number = node.connector.current_number();
         match node.connector.open_messages(name.as_deref()).await {
             Ok(messages) => {
@@ -91,7 +92,7 @@ pub(crate) async fn run(
                 )
             }),
         }
-        // Before the delay, so that waiters retry now and poll until a connection is back.
+        // Do this before the delay, so that waiters retry now and poll until a connection is back.
         node_channels.all_down();
         node.slots_may_have_moved();
         tokio::select! {
@@ -273,8 +274,8 @@ impl<'a> Session<'a> {
         // The first tick would be due at once, but the new connection has just shown that it is up.
         ping.reset();
         loop {
-            // Before waiting for a notification: a new connection is not notified of channels that
-            // the connection before it had.
+            // Do this before waiting for a notification: a new connection is not notified of
+            // channels that the connection before it had.
             self.subscribe_fresh();
             if let Err(error) = self.flush().await {
                 return error;
@@ -394,9 +395,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Handles the frames in their order of arrival, so that a message from before a confirmation
-    /// is handled before it. Otherwise a zero from before its waiter listened could let the waiter
-    /// through a latch.
+    /// Handles the frames in their order of arrival, so that a message that arrived before a
+    /// confirmation is handled before it. Otherwise a zero that was published before a waiter began
+    /// to listen could let the waiter through a latch.
     fn handle_frames(&mut self) -> Result<(), String> {
         while let Some(frame) = self.messages.next_frame()? {
             self.handle_frame(frame)?;
@@ -418,8 +419,8 @@ impl<'a> Session<'a> {
                 Ok(())
             }
             Frame::Subscribed(transport, channel) => {
-                // Before the channel is confirmed: earlier messages were published before the
-                // confirmation.
+                // Do this before the channel is confirmed: the messages so far were published
+                // before the confirmation.
                 self.joiner
                     .end(|message| self.node_channels.on_message(message));
                 let name = self.answered(RequestKind::Subscribe(transport), &channel);
@@ -482,7 +483,7 @@ impl<'a> Session<'a> {
             return Err(said);
         };
         let transport = match request {
-            // A server that denies the command has answered, too.
+            // A server that denies the ping has also answered.
             RequestKind::Ping => return Ok(()),
             // Another node has the slot, and the subscription ended when the slot moved.
             RequestKind::Unsubscribe(Transport::Sharded) => return Ok(()),
@@ -550,7 +551,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Resolves at this time; never if there is none.
+/// Resolves at this time, or never if it is `None`.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

@@ -7,14 +7,14 @@
 //! because no earlier operation must run before a renewal. A hold is renewed only after its grant
 //! was answered. A release ends the renewals before it is queued (`leave.rs`), so a renewal that
 //! overtakes it prolongs the hold only for a moment. An operation that changes the form of a hold,
-//! or puts another hold in its place, stops the renewals until it is answered (`rw/guard.rs`,
-//! `leave/permit_swap.rs`). So does an operation that shortens a hold (`Share::keep_for`). Among
-//! themselves, renewals keep their order.
+//! or puts another hold in its place, stops the renewals until the operation is answered
+//! (`rw/guard.rs`, `leave/permit_swap.rs`). So does an operation that shortens a hold
+//! (`Share::keep_for`). Among themselves, renewals keep their order.
 //!
 //! If the server did not run operations, because it had forgotten the script or refused an entire
-//! call, they are sent again in their old place: nothing is sent until all calls on their way are
-//! over. (One gap remains. If another client loads the script between two of our calls that are on
-//! their way, the second call runs, and the first one runs after it.)
+//! call, they are sent again in their old place. For this, nothing is sent until all calls on their
+//! way are over. (One gap remains. If another client loads the script between two of our calls that
+//! are on their way, the second call runs, and the first one runs after it.)
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) const MAX_OPERATIONS: usize = 256;
 /// The largest number of bytes in one call. A larger operation is sent alone.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
 /// The largest number of remembered refused names. An operation on any further refused name is sent
-/// twice: with others, and then alone.
+/// twice: first with others, and then alone.
 const MAX_REFUSED: usize = 1024;
 
 /// The queue of one connection.
@@ -46,7 +46,7 @@ pub(crate) struct Queue {
     others: VecDeque<QueuedOperation>,
     /// The numbers of the calls on their way.
     calls: Vec<u64>,
-    /// Number of calls sent so far.
+    /// The number of calls sent so far.
     departed: u64,
     /// Operations that did not run and are sent again, by the number of their call.
     returned: BTreeMap<u64, Vec<QueuedOperation>>,
@@ -114,7 +114,7 @@ impl Queue {
         let operations = self.take_operations(most);
         self.renewals.shrink_if_idle();
         self.others.shrink_if_idle();
-        // Checked before anything is counted: an empty call never ends, and `drained` would wait
+        // Check this before anything is counted: an empty call never ends, and `drained` would wait
         // for it.
         let alone = operations.first()?.alone;
         let wanted = operations.iter().find_map(|waiting| waiting.route.wanted());
@@ -132,7 +132,7 @@ impl Queue {
         let mut operations = Vec::new();
         let (mut bytes, mut wanted) = (0, None);
         while let Some(waiting) = self.pop() {
-            // An operation that does not fit begins the next call.
+            // An operation that does not fit into this call begins the next one.
             let alone = self.travels_alone(&waiting);
             let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == most;
             // All confirmations that a call waits for are of one kind. Operations that need no
@@ -143,7 +143,7 @@ impl Queue {
                 self.push_front(waiting);
                 break;
             }
-            // The waiter has taken the operation out. It never ran, so nothing undoes it.
+            // The waiter has taken the operation out. It never ran, so there is nothing to undo.
             if !waiting.ticket.mark_sent() {
                 continue;
             }
@@ -169,7 +169,8 @@ impl Queue {
     /// Takes back a call that the server did not run. Its operations are sent again when all calls
     /// are over.
     pub(crate) fn return_batch(&mut self, batch: Batch) {
-        // Kept by number: two tasks read two calls, so the later call may return first.
+        // The calls are ordered by number: a later call may return first, because different tasks
+        // read their replies.
         self.returned.insert(batch.number, batch.operations);
     }
 
@@ -182,8 +183,8 @@ impl Queue {
         self.return_batch(batch);
     }
 
-    /// Notes that a call is over, or returned to be sent again. Returns `true` if no other call is
-    /// on its way.
+    /// Notes that a call is over, or that its operations have returned to be sent again. Returns
+    /// `true` if no other call is on its way.
     pub(crate) fn call_is_back(&mut self, number: u64) -> bool {
         self.calls.retain(|call| *call != number);
         // Operations are sent again only now: a later call that is still on its way would run
@@ -194,8 +195,8 @@ impl Queue {
         self.calls.is_empty()
     }
 
-    /// Puts operations that are sent again before all others, in their old order. An operation
-    /// without a waiter is dropped: its undo may have run already.
+    /// Puts the operations that must be sent again before all others, in their old order. An
+    /// operation without a waiter is dropped: its undo may have run already.
     pub(crate) fn put_back(&mut self) {
         for operations in std::mem::take(&mut self.returned).into_values().rev() {
             let wanted = operations
@@ -233,7 +234,8 @@ impl Queue {
         }
     }
 
-    /// Forgets the refused keys when another connection is up: its user may have other permissions.
+    /// Forgets the refused keys. Called for each new connection, because its user may have other
+    /// permissions.
     pub(crate) fn forget_refused(&mut self) {
         self.refused.clear();
     }
@@ -290,7 +292,7 @@ impl QueuedOperation {
     }
 
     pub(crate) fn answer(self, reply: Result<Value, Failure>) {
-        // The waiter may have given up, and has then arranged the undo.
+        // Sending fails if the waiter has given up. In that case, it has already arranged the undo.
         let _ = self.reply.send(reply);
     }
 
@@ -419,7 +421,7 @@ mod tests {
             .collect()
     }
 
-    /// Returns the names of the next call.
+    /// Returns the names in the next call.
     fn next(queue: &mut Queue) -> Vec<String> {
         names(&queue.next_batch(MAX_OPERATIONS).expect("something waits"))
     }
@@ -540,8 +542,8 @@ mod tests {
         let batch = queue.next_batch(MAX_OPERATIONS).expect("all three");
         given_up.give_up();
         assert!(given_up.may_have_run());
-        // The waiter's undo may already be in the queue. Sent after the undo, the operation would
-        // take the lock for no waiter.
+        // The waiter's undo may already be in the queue. If the operation were sent after the undo,
+        // it would take the lock without a waiter.
         queue.return_batch(batch);
         queue.call_is_back(1);
         assert_eq!(next(&mut queue), ["a", "c"]);

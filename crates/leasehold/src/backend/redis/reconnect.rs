@@ -40,13 +40,13 @@ pub(crate) async fn prepare(node: &Node) -> Result<PreparedConnection, Failure> 
         let host = address.to_host();
         let opened = tokio::select! {
             opened = prepare_at(node, &address) => opened?,
-            // The server may hang, and `prepare_at` may take long.
+            // The server may hang, so `prepare_at` may take a long time.
             () = node.connector.master_moved_from(host.as_ref()) => {
                 address = node.connector.find().await?;
                 continue;
             }
         };
-        // Asked again after connecting: the sentinels may have answered just before another server
+        // Ask again after connecting: the sentinels may have answered just before another server
         // became the master.
         let now = node.connector.find().await?;
         if now.identity() == address.identity() {
@@ -95,13 +95,13 @@ async fn ask_hello(
         let _ = fourth.send_packed_command(&set).await;
     }
     // Failures of these requests are ignored. If the user lacks a permission, the first call
-    // reports which one. A script that is not loaded is sent as text.
+    // reports which one. A script that is not loaded is sent as source.
     let (time, info, ours) = tokio::join!(
         time.query_async::<(i64, i64)>(one),
         info.query_async::<String>(other),
         ours.query_async::<String>(fourth)
     );
-    // Checked here, and not at the first call: a server disconnects a client that sends a long
+    // Check this here, and not at the first call: a server disconnects a client that sends a long
     // request without having logged in, and the script is long.
     let said = time.as_ref().err().and_then(reply_text);
     if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
@@ -115,8 +115,8 @@ async fn ask_hello(
     if node.connector.sentinels.is_some() {
         server_info::check_role(&info, address.shown())?;
     }
-    // Read after the answers arrived: the server's start must not be estimated too early, or a
-    // majority would trust the server too soon.
+    // Read the clock after the answers have arrived: if the server's start were estimated too
+    // early, a `RedLock` would trust the server too soon.
     let at = node.clock.now();
     Ok(Hello {
         address: Arc::clone(address),
@@ -192,8 +192,8 @@ pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedCo
     let mut connection = first;
     let mut down = false;
     let mut reached: Option<ReachedServer> = None;
-    // Kept across connections: otherwise, if the new server refused to serve, too, the next lookup
-    // would follow at once.
+    // This time is kept across connections: otherwise, if the new server refused to serve, too, the
+    // next lookup would follow at once.
     let mut last_lookup = None;
     loop {
         let named = node.connector.named_master();
@@ -210,8 +210,8 @@ pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedCo
                 if std::mem::take(&mut down) {
                     log(|| tracing::info!(address = %node.address(), "connected again"));
                 }
-                // Before the first operation is sent: a grant of this server is judged by this
-                // server's start, not by an earlier server's.
+                // Do this before the first operation is sent: a grant from this server must be
+                // checked against the start of this server, not of an earlier one.
                 let now = node.learn(&opened.hello);
                 doubt_holds(node, reached.as_ref(), &now);
                 let reached = &*reached.insert(now);
@@ -233,7 +233,7 @@ pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedCo
                 connection_is_lost(&lane, since, &mut pause).await;
             }
             Err(failure) => {
-                // Logged once per outage: there is an attempt every second.
+                // This is logged only once per outage, because there is an attempt every second.
                 if !std::mem::replace(&mut down, true) {
                     log(
                         || tracing::warn!(address = %node.address(), cause = %failure.cause, "no connection; trying again"),
@@ -245,16 +245,16 @@ pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedCo
     }
 }
 
-/// Notifies the watchdog if this connection leads to another server than the connection before it:
-/// that server might not have the holds.
+/// Notifies the watchdog if this connection leads to a different server from the connection before
+/// it, because that server might not have the holds.
 pub(super) fn doubt_holds(node: &Node, before: Option<&ReachedServer>, now: &ReachedServer) {
     if before.is_some_and(|before| before.number != now.number) {
         node.holds_in_doubt.notify_one();
     }
 }
 
-/// Prepares the lane for the next connection. Operations wait until the first attempt has failed:
-/// after most cuts the next connection is up at once.
+/// Prepares the lane for the next connection. Operations don't fail before the first attempt to
+/// connect has failed, because after most cuts the next connection is open at once.
 pub(super) async fn connection_is_lost(lane: &Lane, since: Moment, pause: &mut ReconnectDelay) {
     let node = &*lane.node;
     lane.opening();
@@ -281,8 +281,8 @@ pub(super) async fn attempt_has_failed(
     if !failure.may_heal() {
         pause.use_longest();
     }
-    // Before the delay, so that waiters learn of the failure now: each waiter decides by itself how
-    // long it tolerates an outage.
+    // Do this before the delay, so that waiters learn of the failure now: each waiter decides by
+    // itself how long it tolerates an outage.
     lane.down(failure);
     node.slots_may_have_moved();
     tokio::select! {
@@ -291,8 +291,8 @@ pub(super) async fn attempt_has_failed(
     }
 }
 
-/// Returns when the connection is lost or given up. If its server refuses to serve, returns when
-/// another connection can replace this one, with that connection.
+/// Returns `None` when the connection is lost or given up. If its server refuses to serve, returns
+/// a connection to another server, as soon as there is one.
 async fn until_ended(
     lane: &Lane,
     reached: &ReachedServer,
@@ -329,8 +329,8 @@ async fn until_ended(
 }
 
 /// Resolves the server's name again when this server refuses to serve, or when another connection
-/// has found another server. Returns a connection to another server. The lookups are rare enough
-/// for a server to bear them from all its clients.
+/// has found another server. Returns a connection to another server. Lookups are so rare that they
+/// don't overload a server even if all its clients do them.
 async fn find_other_server(
     node: &Node,
     reached: &ReachedServer,
@@ -338,9 +338,9 @@ async fn find_other_server(
 ) -> PreparedConnection {
     let mut number = reached.number;
     loop {
-        // This is true once for each server, because a name may resolve to several servers. It is
-        // never true of a server that reports no run id: two connections would follow each other
-        // forever.
+        // Each server that another connection has found causes only one lookup here, because a name
+        // that resolves to several servers may lead back to this one. A server that reports no run
+        // id causes no lookup: two connections would follow each other forever.
         let is_another = |current: &CurrentServer| {
             let is_known = current.run_id.is_some() && reached.run_id.is_some();
             current.number != number && is_known && current.run_id != reached.run_id
@@ -354,8 +354,8 @@ async fn find_other_server(
             let remaining = (last_lookup + LOOKUP_EVERY).saturating_sub(node.clock.now());
             tokio::time::sleep(remaining).await;
         }
-        // Noted before the attempt: an attempt that fails or finds the same server costs as much as
-        // any other.
+        // Note this before the attempt: an attempt that fails or finds the same server costs as
+        // much as any other.
         *last_lookup = Some(node.clock.now());
         match prepare(node).await {
             // The same server would refuse to serve on this connection, too.

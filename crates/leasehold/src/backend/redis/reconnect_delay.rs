@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A connection that lasted this long was good, so the next delay is short.
+/// A connection that lasted longer than this counts as stable, so the delay after it is short.
 pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 /// A delay of 10 ms, which doubles up to 1 s. A random part, up to half, is subtracted, so that the
@@ -19,7 +19,7 @@ impl ReconnectDelay {
         self.0 = 0;
     }
 
-    /// Makes the next delay the longest one, for failures that do not heal by themselves.
+    /// Makes the next delay the longest one, for failures that do not end by themselves.
     pub(crate) fn use_longest(&mut self) {
         self.0 = 7;
     }

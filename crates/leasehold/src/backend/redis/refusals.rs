@@ -1,6 +1,6 @@
 //! Refusals after which a client disconnects from a server that still answers: the server was
-//! demoted, or has been loading its data for too long. The name in the URL may lead to another
-//! server by then, and an open connection would never find that out.
+//! demoted, or has been loading its data for too long. Meanwhile the name in the URL may lead to
+//! another server, and a client that keeps its connection would never find that out.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ impl Refusals {
             return;
         };
         match said.split(' ').next() {
-            // The server is a replica: the name may lead to the primary now. Other refusals end by
-            // themselves.
+            // The server has become a replica, and the name may already lead to the new master.
+            // Other refusals end by themselves.
             Some("READONLY" | "MASTERDOWN") => self.should_leave.notify_one(),
             // Loading usually ends by itself, so the server gets some time.
             Some("LOADING") => {

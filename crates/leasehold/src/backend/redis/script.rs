@@ -1,6 +1,6 @@
 //! The script that runs a call's operations. It consists of the Lua that steps share, the steps'
-//! functions and a loop over them, and is assembled once. A few steps also have a script of their
-//! own, which runs one operation.
+//! functions and a loop over the call's operations, and is assembled once. A few steps also have a
+//! script of their own, which runs one operation.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,7 +51,7 @@ const CLUSTER_CONNECTION: [&str; 5] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
     Server,
-    /// A single server, for a client that gets nothing for `span_ms` after a failover.
+    /// A single server, for a client that gets no holds for `span_ms` after a failover.
     Guarded {
         span_ms: u64,
     },
@@ -83,7 +83,8 @@ pub(crate) struct Text {
 
 impl Text {
     fn new(lua: &str) -> Self {
-        // The hash of the text exactly as it is sent; otherwise no server would know it.
+        // The hash must be of the text exactly as it is sent; otherwise no server would know the
+        // hash.
         let text = without_comments(lua);
         let sha = sha1_smol::Sha1::from(&text).hexdigest();
         Self { text, sha }
@@ -180,7 +181,7 @@ fn own_text(step: &Step, form: Form) -> Text {
     let late = if step.grants {
         LUA.section("late")
     } else {
-        // The step releases something, and runs whenever it arrives.
+        // The step releases something, so it runs however late it arrives.
         "local late = false\n"
     };
     let guard_check = match step.is_guarded() {
@@ -212,7 +213,7 @@ fn own_text(step: &Step, form: Form) -> Text {
     Text::new(&insert_guard_check(&text, form))
 }
 
-/// Returns shared Lua after the Lua that it uses itself, for the script of one step.
+/// Returns shared Lua, preceded by the Lua that it uses itself, for the script of one step.
 fn with_shared(shared: &SharedLua) -> String {
     with_uses(shared.lua(), shared.uses, &with_shared)
 }
@@ -242,7 +243,7 @@ fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
         .replace("--[[CLUSTER]]", &CLUSTER.replace("--[[PUBLISH]]", publish))
 }
 
-/// Collects shared Lua, and the shared Lua that it uses itself, each once.
+/// Adds shared Lua to `library`, with the shared Lua that it uses itself, each only once.
 pub(crate) fn collect(uses: &[&'static SharedLua], library: &mut Vec<&'static SharedLua>) {
     for shared in uses {
         if !library.iter().any(|known| ptr::eq(*known, *shared)) {
@@ -253,7 +254,7 @@ pub(crate) fn collect(uses: &[&'static SharedLua], library: &mut Vec<&'static Sh
 }
 
 /// Returns Lua that finds the shared Lua with the number `which`, by binary search: a comparison
-/// costs the server as much as a third of creating a function.
+/// costs the server a third as much as creating a function.
 fn choice(numbers: Range<usize>, library: &[&SharedLua]) -> String {
     match library[numbers.clone()] {
         [] => String::new(),
@@ -282,8 +283,9 @@ fn import_line(shared: &SharedLua, library: &[&SharedLua]) -> String {
     format!("local {names} = shared({number}, shared)\n")
 }
 
-/// Inserts the Lua that a file uses before it. A function that needs some of it only in a rare case
-/// marks the place with a line `--[[USES name]]`, and that Lua is inserted there instead.
+/// Inserts the Lua that a file uses before the Lua of the file. A function that needs some of it
+/// only in a rare case marks the place with a line `--[[USES name]]`, and that Lua is inserted
+/// there instead.
 fn with_uses(lua: &str, uses: &[&SharedLua], get: &dyn Fn(&SharedLua) -> String) -> String {
     let (mut first, mut lua) = (String::new(), lua.to_owned());
     for shared in uses {
@@ -312,15 +314,15 @@ fn own_names(shared: &SharedLua) -> impl Iterator<Item = &'static str> {
 
 /// Makes one branch of the loop. The branch creates the step's function when the first operation of
 /// a call needs it: most calls need two functions, and each costs something to create. Each
-/// function has its own local variable, of which Lua allows 200: a table would cost more than a
+/// function has its own local variable (Lua allows 200), because a table would cost more than a
 /// function.
 fn branch(number: usize, step: &Step, library: &[&SharedLua], form: Form) -> String {
     let word = if number == 0 { "if" } else { "elseif" };
-    // A step for many keys checks each key itself. A step without keys is for this node, whatever
-    // slots it has.
+    // A step for many keys checks each key itself. A step without keys runs on this node, whatever
+    // slots the node has.
     let checks_slot = form.is_of_a_cluster() && !step.many && step.keys > 0;
     let guarded = form.guard().is_some() && step.is_guarded();
-    // A step that releases something runs whenever it arrives.
+    // A step that releases something runs however late it arrives.
     let unless_late = match (checks_slot, step.grants) {
         (false, true) if guarded => {
             "local closed = late or guarded()\n\
@@ -419,8 +421,8 @@ fn command_rules(steps: &[&Step], form: Form) -> String {
     format!("+{}", names.join(" +"))
 }
 
-/// Removes comments and indentation. They are for readers of the file, and the server parses the
-/// text at each load.
+/// Removes comments and indentation. Only readers of the file need them, but the server would parse
+/// them at each load.
 fn without_comments(lua: &str) -> String {
     lua.lines()
         .map(str::trim_start)
@@ -483,7 +485,7 @@ mod tests {
             own.map(|own| own.sha.clone())
         };
         assert_eq!(own(&guarded), own(&Script::of(&steps, Form::Server)));
-        // A user who may run the other scripts needs only one more key.
+        // A user who may run the other scripts needs access to only one more key.
         let rules = |form| Script::of(&steps, form).command_rules.clone();
         let form = Form::Guarded { span_ms: 12_345 };
         assert_eq!(rules(form), rules(Form::Server));

@@ -4,7 +4,7 @@
 //! with an old master reaches only a minority. The newest configuration among the answers counts:
 //! the one with the highest epoch. The client listens to all sentinels. It trusts the first report
 //! of a switch enough to end the connection to the old master at once. The next connection is
-//! opened to the server that the majority names then.
+//! opened to the server that the majority names at that time.
 
 mod master_view;
 
@@ -59,10 +59,10 @@ pub(crate) struct Sentinels {
     /// The newest reports. Each connection compares them with the address of its own server: one
     /// connection may have followed a switch before another does.
     master_view: watch::Sender<MasterView>,
-    /// Number of sentinels that the client listens to.
+    /// The number of sentinels that the client listens to.
     listened_to: AtomicUsize,
-    /// Notified when the client begins to listen to a sentinel: it may have missed earlier messages
-    /// of the sentinel.
+    /// Notified when the client begins to listen to a sentinel, because it may have missed earlier
+    /// messages of this sentinel.
     listening: Notify,
 }
 
@@ -153,9 +153,9 @@ impl Sentinels {
             let (master, address) = (question("MASTER"), question("GET-MASTER-ADDR-BY-NAME"));
             let mut lines = [connection.clone(), connection.clone()];
             let [one, other] = &mut lines;
-            // In this order, so that the address is not older than the epoch. (The address in the
-            // reply to `MASTER` can be older: a sentinel that leads a failover shows the new epoch
-            // there some time before the new address.)
+            // The requests are sent in this order, so that the address is not older than the epoch.
+            // (The address in the reply to `MASTER` can be older: a sentinel that leads a failover
+            // shows the new epoch there some time before the new address.)
             tokio::join!(
                 master.query_async::<HashMap<String, String>>(one),
                 address.query_async::<Option<(String, u16)>>(other)
@@ -201,12 +201,12 @@ impl Sentinels {
         self.master_view.borrow().named_master().cloned()
     }
 
-    /// Resolves, for every caller, as soon as the sentinels name another server than `from`.
+    /// Resolves, for every caller, as soon as the sentinels name a server other than `from`.
     pub(crate) async fn master_moved_from(&self, from: Option<&Host>) {
         let is_another = |master_view: &MasterView| {
             (master_view.named_master()).is_some_and(|named| Some(named) != from)
         };
-        // It can't fail: the sender is here.
+        // This can't fail: `self` has the sender.
         let _ = self.master_view.subscribe().wait_for(is_another).await;
     }
 

@@ -1,5 +1,5 @@
 //! A node with its connections, one for calls and one for messages, and with the tasks that keep
-//! them.
+//! them open.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -14,7 +14,7 @@ use super::reconnect::{PreparedConnection, keep_connected};
 use crate::backend::channels::{Channels, Transport};
 use crate::backend::route::Route;
 
-/// A server with its connections, which are up or will be.
+/// A server with its connections, each of which is open or being opened.
 pub(crate) struct Server {
     pub(crate) node: Arc<Node>,
     pub(crate) lane: Arc<Lane>,
@@ -24,7 +24,7 @@ pub(crate) struct Server {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// The connection for acknowledged calls, once one was needed.
+/// The connection for acknowledged calls, which is opened for the first such call.
 struct AcknowledgedLane {
     lane: Arc<Lane>,
     task: JoinHandle<()>,
@@ -41,7 +41,7 @@ pub(crate) struct ServerShared {
 }
 
 impl Server {
-    /// Starts the connections of a node. `first` is a connection for calls that is already up.
+    /// Starts the connections of a node. `first` is a connection for calls that is already open.
     /// `number` is the number under which the channels know the node.
     pub(crate) fn start(
         shared: &ServerShared,

@@ -65,14 +65,14 @@ pub(crate) fn client_address(ours: &str) -> Option<&str> {
     let address = ours
         .split(' ')
         .find_map(|word| word.strip_prefix("addr="))?;
-    // Long enough for an address and a port. The limit matters because readers show the address on
-    // a terminal.
+    // This is enough for an address and a port. There is a limit because other programs show the
+    // address on a terminal.
     (address.len() <= 100 && address.chars().all(|letter| letter.is_ascii_graphic()))
         .then_some(address)
 }
 
 /// Returns the name that the server may use for the connection of a client with this label. The
-/// server accepts no spaces.
+/// server does not accept spaces in names.
 pub(crate) fn connection_name(label: &str) -> Option<String> {
     let letter = |letter: char| match letter.is_ascii_graphic() {
         true => letter,
@@ -129,7 +129,7 @@ pub(crate) fn check_role(info: &str, address: &Arc<str>) -> Result<(), Failure> 
 pub(crate) fn uptime(info: &str, took: Duration) -> Option<Uptime> {
     let seconds: u64 = field(info, "uptime_in_seconds:")?.parse().ok()?;
     // The server reports whole seconds, up to one too many or too few. With an uptime that is too
-    // long, a server that has just lost its locks could vote in a majority.
+    // long, a server that has just lost its locks could vote in a `RedLock`.
     Some(Uptime {
         least: Duration::from_secs(seconds.saturating_sub(1)),
         most: Duration::from_secs(seconds.saturating_add(1)).saturating_add(took),

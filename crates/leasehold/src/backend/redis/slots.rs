@@ -53,8 +53,8 @@ static CRC: [u16; 256] = {
     table
 };
 
-/// Returns why the keys of this name are not all in one slot; `None` if they are. Redisson derives
-/// the names of its keys by another rule than a server's rule for hash tags.
+/// Returns why the keys of this name are not all in one slot; `None` if they are. When Redisson
+/// derives the names of its keys, its rule for braces differs from a server's rule for hash tags.
 pub(crate) fn why_split(name: &str) -> Option<&'static str> {
     let Some(open) = name.find('{') else {
         return name.contains('}').then_some("it has a `}` and no `{`");

@@ -13,7 +13,7 @@ use crate::process::Process;
 /// A connection that does nothing in any process but the one that opened it.
 #[derive(Debug)]
 pub(crate) struct ProcessBound<S> {
-    /// The stream; present until the drop.
+    /// The stream; always present until `self` is dropped.
     stream: Option<S>,
     process: Process,
 }

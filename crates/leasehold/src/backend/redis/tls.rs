@@ -29,8 +29,8 @@ pub(crate) struct TlsClient {
     /// The source of the client's certificate. It is read for each connection, because a
     /// certificate is renewed while the client lives.
     identity: Option<IdentitySource>,
-    /// Locked while a thread reads the certificate: a file system that does not answer blocks at
-    /// most one thread.
+    /// Locked while a thread reads the certificate, so that a file system that does not answer
+    /// blocks at most one thread.
     certificate_lock: Arc<tokio::sync::Mutex<()>>,
     server_name: Option<String>,
 }
@@ -130,7 +130,8 @@ impl TlsClient {
     }
 }
 
-/// Returns the provider. It is fixed here, so the process's default provider makes no difference.
+/// Returns the provider of cryptography. It is fixed here, so the process's default provider makes
+/// no difference.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

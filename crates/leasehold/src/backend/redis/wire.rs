@@ -21,7 +21,7 @@ const MAX_REPLY: usize = 1024 * 1024;
 /// The largest depth of lists in lists. The greeting of RESP3, with its list of modules, has four
 /// levels.
 const MAX_DEPTH: usize = 8;
-/// The largest number of bytes stored of an error's text.
+/// The largest number of bytes that are stored from an error's text.
 const MAX_SHOWN: usize = 120;
 /// The longest line that announces a length: a number has a sign and 19 digits.
 const MAX_HEADER: usize = 20;
@@ -83,13 +83,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
 /// The position in the reply that is being read.
 #[derive(Debug, Default)]
 struct ReplyPosition {
-    /// Number of elements still missing in each open list, outermost first.
+    /// The number of elements that are still missing in each open list, outermost first.
     open: Vec<usize>,
-    /// Number of bytes of the current reply so far.
+    /// The number of bytes of the current reply so far.
     size: usize,
-    /// Number of bytes still missing of a text, with its line end.
+    /// The number of bytes of a bulk string that are still missing, including its line end.
     body_remaining: usize,
-    /// The current line so far. Of a line that announces no length, only its two ends are kept.
+    /// The current line so far. If the line does not announce a length, only its start and its end
+    /// are kept.
     line: Vec<u8>,
     /// The last line, if it is an error, up to `MAX_SHOWN` bytes.
     error: Vec<u8>,
@@ -106,7 +107,7 @@ impl ReplyPosition {
                 self.read_line(bytes)?
             };
             self.size += taken;
-            // Checked before the reply is complete, because it may never end.
+            // This is checked before the reply is complete, because the reply may never end.
             if self.size > MAX_REPLY {
                 return Err(format!("a reply of over {MAX_REPLY} bytes"));
             }
@@ -130,8 +131,7 @@ impl ReplyPosition {
     fn read_line(&mut self, bytes: &[u8]) -> Result<usize, String> {
         for (at, byte) in bytes.iter().enumerate() {
             if self.line.is_empty() {
-                // Checked at the first byte, not at the end of the line, because the line may never
-                // end.
+                // This is checked at the first byte, because the line may never end.
                 check_kind(*byte)?;
                 self.error.clear();
             }
@@ -147,7 +147,7 @@ impl ReplyPosition {
                 if !is_simple(self.line[0]) {
                     return Err("an invalid length".into());
                 }
-                // Only the end of a long text matters, so its middle takes no memory.
+                // Only the start and the end of a long line matter, so its middle is not kept.
                 self.line.drain(1..MAX_HEADER);
             }
         }
@@ -155,7 +155,8 @@ impl ReplyPosition {
     }
 
     /// Returns the error for a connection that the server has closed. A server that accepts no more
-    /// clients says so before it closes, and the driver has no request that this could answer.
+    /// clients sends an error before it closes the connection. The driver has no request that this
+    /// error could answer.
     fn end(&self) -> io::Result<()> {
         let Some((_, error)) = self.error.split_first() else {
             return Ok(());
@@ -184,7 +185,7 @@ impl ReplyPosition {
             (b'%', Some(pairs)) => self.open(pairs * 2),
             // The attributes are followed by the element that they describe.
             (b'|', Some(pairs)) => self.open(pairs * 2 + 1),
-            // Only a text and a list may be null: `$-1` and `*-1` are the nulls of RESP2.
+            // Only bulk strings and arrays may be null: `$-1` and `*-1` are the nulls of RESP2.
             (b'=' | b'!' | b'~' | b'%' | b'|', None) => Err("a length below zero".into()),
             _ => {
                 self.end_element();
@@ -299,8 +300,8 @@ mod tests {
 
     #[test]
     fn endless_reply_is_refused_at_the_limit() {
-        // CR and LF, too: neither alone ends a line, so an endless line of them must be cut like
-        // any other.
+        // CR and LF are among the pieces because neither alone ends a line, so an endless line of
+        // them must be refused like any other.
         for piece in [&b"x"[..], b"\r", b"\n"] {
             let mut replies = ReplyPosition::default();
             replies.read(b"+").unwrap();
@@ -333,7 +334,7 @@ mod tests {
     fn the_size_counts_for_each_reply() {
         let mut replies = ReplyPosition::default();
         let body = [&b"$500000\r\n"[..], &[b'x'; 500_000], b"\r\n"].concat();
-        // Together the replies are longer than one reply may be.
+        // The five replies are longer in total than one reply may be.
         for _ in 0..5 {
             assert_eq!(replies.read(&body), Ok(()));
         }

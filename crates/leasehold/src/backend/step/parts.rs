@@ -1,21 +1,22 @@
 //! The keys and arguments of an operation, in one block of memory. Every acquire and every release
-//! makes an operation. An allocation for each text would cost more than the rest of the operation.
+//! makes an operation. An allocation for each key and argument would cost more than the rest of the
+//! operation.
 
 use std::fmt::{self, Display};
 use std::io::Write as _;
 
-/// Texts in a row, each preceded by its length.
+/// A list of byte strings in one block, each preceded by its length.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
     bytes: Vec<u8>,
     count: usize,
 }
 
-/// The size of the length before each text.
+/// The size of the length before each string.
 const LENGTH: usize = size_of::<u32>();
 
 impl Parts {
-    /// Makes an empty list with capacity for `texts` texts of `bytes` bytes in total.
+    /// Makes an empty list with capacity for `texts` strings of `bytes` bytes in total.
     pub(crate) fn with_capacity(texts: usize, bytes: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(texts * LENGTH + bytes),
@@ -27,7 +28,7 @@ impl Parts {
         self.push_with(|bytes| bytes.extend_from_slice(text));
     }
 
-    /// Adds the text that `thing` is displayed as.
+    /// Adds the string that `thing` is displayed as.
     pub(crate) fn push_display(&mut self, thing: &impl Display) {
         // Writing to memory never fails.
         self.push_with(|bytes| drop(write!(bytes, "{thing}")));
@@ -38,7 +39,7 @@ impl Parts {
         self.bytes.extend_from_slice(&[0; LENGTH]);
         write(&mut self.bytes);
         let text_at = length_at + LENGTH;
-        // A name has 64 KiB at most, and no other text is longer than a few names.
+        // A name has 64 KiB at most, and no other string is longer than a few names.
         let length = u32::try_from(self.bytes.len() - text_at).expect("a text of less than 4 GiB");
         self.bytes[length_at..text_at].copy_from_slice(&length.to_ne_bytes());
         self.count += 1;
@@ -48,13 +49,13 @@ impl Parts {
         self.count
     }
 
-    /// Returns the first text; an empty one if there is none.
+    /// Returns the first string, or an empty one if there is none.
     #[cfg(any(feature = "redis", feature = "testing", test))]
     pub(crate) fn first(&self) -> &[u8] {
         self.iter().next().unwrap_or_default()
     }
 
-    /// Returns the number of bytes of all texts together.
+    /// Returns the total number of bytes in all strings.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() - self.count * LENGTH

@@ -1,7 +1,7 @@
 //! The parts of a URL, as text. An unused part is refused.
 //!
-//! Any part may be a piece of a password that is not percent-encoded, so no message repeats a part.
-//! The exception is the name of a parameter, unless it follows a password.
+//! If a password is not percent-encoded, any part may be a piece of it, so messages never repeat a
+//! part. The exception is the name of a parameter, unless it follows a password.
 
 use std::net::Ipv6Addr;
 
@@ -23,7 +23,7 @@ const SCHEMES: &str =
     "redis://, rediss:// (TLS), redis-cluster://, redis-sentinel:// or redis+unix://";
 
 impl UrlKind {
-    /// Returns the kind that a scheme means, and whether the scheme means TLS.
+    /// Returns the kind that a scheme names, and whether the scheme requires TLS.
     fn of(scheme: &str) -> Option<(Self, bool)> {
         Some(match scheme {
             "redis" | "valkey" => (Self::Server, false),
@@ -217,7 +217,7 @@ impl Query {
         Some(&found.1)
     }
 
-    /// Returns the error for an unknown parameter after the parameters read so far.
+    /// Returns the error for an unknown parameter. `self` has the parameters before it.
     fn refusal(&self, name: &str, has_value: bool, known: &[&str]) -> crate::error::Error {
         let known: Vec<_> = known.iter().map(|known| format!("`{known}`")).collect();
         let known = known.join(", ");

@@ -19,7 +19,7 @@ pub(crate) enum Topology {
 #[derive(Clone, Debug)]
 pub(crate) struct SentinelTopology {
     pub(crate) name: String,
-    /// The sentinels, each of them once, because they are counted.
+    /// The sentinels. Each is listed only once, because they are counted.
     pub(crate) sentinels: Vec<Address>,
     /// The settings for connecting to the master at the address that the sentinels report. Its own
     /// host is a placeholder.
@@ -66,7 +66,7 @@ fn master(parts: &UrlParts<'_>) -> Result<SentinelTopology> {
             login: login.clone(),
             ..Address::new(parts, tcp_target(host, parts.tls)?, 0, false, &place)
         };
-        // A sentinel that the URL names twice must not count twice in a majority.
+        // A sentinel that the URL names twice must not count as two sentinels.
         if (sentinels.iter()).all(|known| known.identity() != address.identity()) {
             sentinels.push(address);
         }

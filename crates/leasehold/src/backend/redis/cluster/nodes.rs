@@ -33,7 +33,7 @@ impl Default for SlotMap {
 
 impl SlotMap {
     pub(super) fn owner(&self, slot: u16) -> Option<usize> {
-        // Relaxed: an operation that is sent to an outdated owner is redirected.
+        // Relaxed is enough, because an operation that is sent to an outdated owner is redirected.
         let owner = self.0[usize::from(slot)].load(Ordering::Relaxed);
         (owner != NO_OWNER).then_some(usize::from(owner))
     }
@@ -45,8 +45,8 @@ impl SlotMap {
         self.0[usize::from(slot)].swap(number, Ordering::Relaxed) != number
     }
 
-    /// Replaces the entire map: each node has these slots, and no node has the rest. Returns
-    /// whether that changes anything.
+    /// Replaces the entire map. Each slot goes to the node given for it, and the rest have no node.
+    /// Returns whether that changes anything.
     pub(super) fn replace(&self, owned: &[(RangeInclusive<u16>, usize)]) -> bool {
         let mut owners = vec![None; usize::from(SLOTS)];
         for (slots, number) in owned {
@@ -143,8 +143,8 @@ impl Nodes {
             };
             entry.unused_since = since;
             let is_over = since.is_some_and(|since| now.saturating_sub(since) > UNUSED);
-            // One node remains even without slots: it can report when the cluster has other nodes
-            // again.
+            // One node is kept even without slots, because it can report when the cluster has other
+            // nodes again.
             if is_over && remaining > 1 {
                 remaining -= 1;
                 removed.extend(slot.take().map(|entry| entry.server));

@@ -1,14 +1,14 @@
-//! Operations that a node did not run, because it lacks their slot or some of its keys. The
-//! operations of one slot form a queue, in order of arrival. They are sent to the node of the slot
-//! one by one, with their keys declared, so that each node's reply shows where the keys are. While
-//! a slot has a queue, new operations of the slot join it.
+//! Operations that a node did not run, because it lacks their slot or some of the slot's keys. The
+//! operations of one slot form a queue, in order of arrival. They are sent one by one to the node
+//! that has the slot, with their keys declared, so that each node's reply shows where the keys are.
+//! While a slot has a queue, new operations of the slot join it.
 //!
 //! An operation that can't run now leaves the queue and is retried later. A release that needs all
 //! keys of its slot on one node must not delay a renewal that needs only its own key.
 //!
-//! (One gap remains. An operation may overtake the queue if it was given to its node just as the
-//! queue began, or to the new node before the old node's refusal was read. Even then, an abandoned
-//! acquire does not run after its own release: it is not sent again once nothing waits for it.)
+//! (One gap remains. An operation may overtake the queue if it was sent to its node just as the
+//! queue began, or to the new node before the old node's refusal was read. Even so, an abandoned
+//! acquire does not run after its own release: an acquire without a waiter is not sent again.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use crate::backend::step::Operation;
 use crate::observe::log;
 use crate::sync::Mutex;
 
-/// Number of nodes that an operation is sent to before it is retried later.
+/// The number of nodes that an operation is sent to before it is retried later.
 const MAX_REDIRECTS: usize = 5;
 /// The first and the longest delay before such a retry.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// The delay between two checks whether a new node is connected.
 const CONNECTING: Duration = Duration::from_millis(5);
-/// Number of operations in a row that a node must refuse with undeclared keys, and then run at once
-/// with declared keys, before all keys are declared to it.
+/// The number of operations in a row that a node must refuse with undeclared keys, and then run at
+/// the first attempt with declared keys, before all keys are declared to it.
 const DECLARED_IN_A_ROW: u32 = 3;
 
 /// The operations of one slot, in order of arrival.
@@ -45,7 +45,7 @@ type SlotQueue = BTreeMap<u64, QueuedOperation>;
 #[derive(Default)]
 pub(super) struct SlotQueues {
     queues: Mutex<HashMap<u16, SlotQueue>>,
-    /// Number of queues.
+    /// The number of queues.
     count: AtomicUsize,
     arrivals: AtomicU64,
 }
@@ -110,8 +110,8 @@ impl SlotQueues {
     fn move_to(&self, slot: u16, server: &Server) {
         let mut queues = self.queues.lock();
         if let Some(queue) = self.end(&mut queues, slot) {
-            // Under the lock of the queues: an operation that arrives now finds no slot queue, and
-            // must not be queued before these.
+            // Do this under the lock of the queues: an operation that arrives now finds no slot
+            // queue, and must not be queued in the lane before these operations.
             let is_plain = |waiting: &QueuedOperation| waiting.route == Route::Plain;
             let (plain, others): (Vec<_>, Vec<_>) = queue.into_values().partition(is_plain);
             server.lane.take_over(plain);
@@ -203,7 +203,7 @@ impl Cluster {
         Err((waiting, why))
     }
 
-    /// Returns the node to which `to` leads, if `to` is an address.
+    /// Returns the node at the address `to`, if `to` is an address.
     fn redirect_target(&self, from: &Server, to: &str) -> Option<(usize, Arc<Server>)> {
         let (host, port) = read_redirect(to)?;
         let address = &from.node.connector.address;
@@ -214,8 +214,8 @@ impl Cluster {
         Some(self.node_announced_by(address, host, port))
     }
 
-    /// Notes that an operation ran here at once with declared keys, after `refused_by` had refused
-    /// it with undeclared keys.
+    /// Notes that `server` ran an operation at the first attempt with declared keys, after
+    /// `refused_by` had refused it with undeclared keys.
     fn ran_at(&self, server: &Server, refused_by: Option<Arc<Lane>>) {
         let is_this = |by: Arc<Lane>| server.lanes().any(|lane| Arc::ptr_eq(&by, lane));
         if refused_by.is_some_and(is_this) && server.node.ran_when_declared() == DECLARED_IN_A_ROW {
@@ -262,12 +262,13 @@ impl Cluster {
     }
 }
 
-/// The task that sends the operations of a slot's queue. If it is dropped before the queue is empty,
-/// because the runtime has ended, the rest of the queue fails: no other task would drain it.
+/// The task that sends the operations of a slot's queue. If the runtime ends, the task is dropped
+/// before the queue is empty. The rest of the queue then fails, because no other task would drain
+/// it.
 struct Drain {
     cluster: Arc<Cluster>,
     slot: u16,
-    /// Whether the queue has ended. Another queue of the slot may exist by then.
+    /// Whether the queue has ended. If it has, the slot may already have another queue.
     is_done: bool,
 }
 
@@ -276,7 +277,7 @@ impl Drain {
     async fn run(mut self, from: Option<Arc<Lane>>) {
         let (cluster, slot) = (Arc::clone(&self.cluster), self.slot);
         if let Some(from) = &from {
-            // Calls on their way may still return operations that arrived earlier.
+            // The calls on their way may return operations that arrived earlier than these.
             from.earlier_calls_are_back().await;
         }
         while let Some(waiting) = cluster.slot_queues.next(slot) {
@@ -287,7 +288,7 @@ impl Drain {
                     cluster.shared.runtime.spawn(retried);
                 }
                 Ok(Some(server)) => {
-                    // The rest of the queue can be sent together if the slot is not moving.
+                    // If the slot is not moving, the rest of the queue need not be sent one by one.
                     if let Some(key) = cluster.slot_queues.key_of_next(slot)
                         && !server.node.wants_declared_keys()
                         && server.lane.has_complete_slot_of(&key).await
@@ -317,8 +318,8 @@ impl Drop for Drain {
 }
 
 /// Retries an operation until it runs, or until the reply timeout has passed. If no node has ever
-/// sent the map, the operation fails as soon as the nodes report why, like an operation whose
-/// single server can't be reached.
+/// sent the map, the operation fails as soon as the nodes report why, like an operation for a
+/// single server that can't be reached.
 async fn retry_later(cluster: Arc<Cluster>, slot: u16, waiting: QueuedOperation, failure: Failure) {
     let clock = cluster.common.clock;
     let began = clock.now();

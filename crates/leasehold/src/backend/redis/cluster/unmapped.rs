@@ -1,4 +1,5 @@
-//! A cluster whose map no node has sent yet: the reasons, and the wait for the first map.
+//! The time before any node has sent the cluster's map: the wait for the map, and the reasons why
+//! there is none.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use crate::clock::Moment;
 /// The delay between two checks for the map.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
-/// An attempt to read the map at which no connected node sent it.
+/// An attempt to read the map that failed because no connected node sent it.
 pub(super) struct RefusedMapQuery {
     pub(super) asked_at: Moment,
     /// The failure of the node that answered last.
@@ -24,8 +25,8 @@ impl Cluster {
         self.has_map.load(Ordering::Relaxed)
     }
 
-    /// Returns why there has never been a map. `None` while a node may still send it. A query from
-    /// before `since` does not count: an operator may have granted the user a permission since
+    /// Returns why there has never been a map; `None` while a node may still send it. A query from
+    /// before `since` is ignored, because an operator may have granted the user a permission since
     /// then.
     pub(super) fn why_no_map(&self, since: Moment) -> Option<Failure> {
         if self.has_map() {
@@ -60,7 +61,8 @@ impl Cluster {
         let Some(this) = self.this.upgrade().filter(|this| !this.has_map()) else {
             return Ok(());
         };
-        // In a task of the client's runtime: the caller's runtime may have no timers.
+        // The wait runs in a task of the client's runtime, because the caller's runtime may have no
+        // timers.
         let waits = self.shared.runtime.spawn(async move {
             let began = this.common.clock.now();
             let until = began + this.common.reply_timeout;
@@ -81,8 +83,8 @@ impl Cluster {
     }
 }
 
-/// Picks one failure for all nodes: a failure that may heal, with the refusals of the other nodes
-/// added, or else the first failure.
+/// Picks one failure to represent the failures of all nodes. It prefers one after which a retry may
+/// succeed, and adds the refusals of the other nodes to it. Otherwise it picks the first failure.
 fn pick_failure(mut failures: Vec<Failure>) -> Option<Failure> {
     if failures.is_empty() {
         return None;

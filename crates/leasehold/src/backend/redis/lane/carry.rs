@@ -40,8 +40,8 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // The runtime ends. The driver skips a request whose reply is no longer awaited, so the
-        // bytes of the request must move before it is dropped.
+        // The runtime is ending. The driver skips a request whose reply is no longer awaited, so
+        // the bytes of the request must be sent before it is dropped.
         if self.future.is_some() {
             self.done.lane.flush_unanswered();
         }
@@ -71,8 +71,8 @@ impl Carried {
 
     /// Polls the call. Ready when the call is over, or when a task has taken it over.
     pub(super) fn poll(&self, runtime: &Handle, context: &mut Context<'_>) -> Poll<()> {
-        // Taken out for the poll: a call that returns its operations to the queue locks this state
-        // on the same thread (`carry_by_task`).
+        // The call is taken out for the poll: if it returns its operations to the queue, it locks
+        // this state on the same thread (`carry_by_task`).
         let state = std::mem::replace(&mut *self.state(), CarryState::Polled);
         let CarryState::Waits(mut call, _) = state else {
             return Poll::Ready(());
@@ -86,8 +86,8 @@ impl Carried {
             return Poll::Pending;
         }
         // Another thread took the call over during the poll, but could not spawn it, because this
-        // thread had it. Spawned without the lock: a runtime that has ended drops the call at once,
-        // and that locks the driver.
+        // thread had it. Spawn it without the lock: a runtime that has ended drops the call at
+        // once, and that locks the driver.
         drop(state);
         runtime.spawn(call);
         Poll::Ready(())
@@ -99,7 +99,7 @@ impl Carried {
         let state = std::mem::replace(&mut *self.state(), CarryState::TakenOver);
         if let CarryState::Waits(call, waker) = state {
             runtime.spawn(call);
-            // Woken once, so that the waiter registers with the receiver of the reply.
+            // Wake the waiter once, so that it registers with the receiver of the reply.
             waker.wake();
         }
     }

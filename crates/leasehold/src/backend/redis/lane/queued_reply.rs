@@ -13,7 +13,7 @@ use crate::backend::redis::queue::{QueueTicket, QueuedOperation};
 use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 
-/// The future reply to an operation in the queue.
+/// A future that resolves to the reply to an operation in the queue.
 pub(crate) struct QueuedReply {
     ticket: QueueTicket,
     receiver: oneshot::Receiver<Result<Value, Failure>>,
@@ -24,7 +24,7 @@ pub(crate) struct QueuedReply {
 }
 
 impl QueuedReply {
-    /// Creates an operation for the queue, and its future reply.
+    /// Creates an operation for the queue, and the future for its reply.
     pub(crate) fn new(
         operation: Operation,
         route: Route,
@@ -77,12 +77,11 @@ impl Future for QueuedReply {
 
 impl Drop for QueuedReply {
     fn drop(&mut self) {
-        // An operation that grants nothing runs even if nothing waits for it.
+        // An operation that does not grant anything, like a release, runs even without a waiter.
         if self.grants {
             self.ticket.give_up();
         }
-        // A task reads the reply instead. The undo of what the operation may have taken runs after
-        // the operation.
+        // A task reads the reply instead. If the operation took something, the undo runs after it.
         if let Some(carried) = self.carried.take() {
             carried.take_over(&self.lane.runtime);
         }

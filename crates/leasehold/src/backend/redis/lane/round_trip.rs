@@ -1,4 +1,4 @@
-//! The round trip of one call: the call is sent, and each of its operations gets its reply or
+//! The round trip of one call. The call is sent, and each of its operations gets its reply or
 //! returns to the queue.
 
 use std::sync::{Arc, Weak};
@@ -50,14 +50,14 @@ pub(super) async fn round_trip(
             return lane.retry_with_source(batch);
         }
         Err(why) if why.keys_are_refused() => {
-            // Each operation is sent again on its own, so that one bad name fails no other
-            // operation.
+            // Each operation is sent again on its own, so that a refused name does not make other
+            // operations fail.
             if batch.operations.len() > 1 {
                 return lane.retry_singly(batch);
             }
             // The server refused this name. No server says which key it denies, so the name
-            // represents all keys that are derived from it. A refusal of many names says nothing
-            // about each of them.
+            // represents all keys that are derived from it. If the operation has many names, the
+            // refusal does not show which of them is denied.
             if let Some(name) = batch.operations[0].operation.name() {
                 lane.remember_refused(name);
             }
@@ -74,15 +74,15 @@ fn is_redirected(batch: &Batch, why: &NoReplies) -> bool {
     why.redirect().is_some() || many && why.keys_are_refused()
 }
 
-/// Sends a batch whose reply will never be read. The call is over when the driver has it.
+/// Sends a batch whose reply will never be read. The call is over when the driver has the request.
 async fn send_without_reply(
     lane: &Lane,
     mut connection: MultiplexedConnection,
     mut batch: Batch,
     (script, keys): (ScriptRef, Keys),
 ) {
-    // Another thread has taken these operations from the queue just before the end. They are not
-    // sent, because a grant would never be received.
+    // Another thread has taken these operations from the queue just before the runtime ended. They
+    // are not sent, because a grant would never be received.
     let unwanted = batch
         .operations
         .extract_if(.., |waiting| waiting.operation.step.grants);
@@ -109,11 +109,12 @@ impl Lane {
         let replies = call::decode(result, number, operations);
         match &replies {
             Err(why) if why.is_timeout() => self.reply_timed_out(),
-            // A lost connection does not count as silence: the task that drives it notices its end.
+            // A lost connection does not count as a missing reply: the task that drives it notices
+            // its end.
             _ => self.note_reply(),
         }
         if let Err(NoReplies::Malformed(_)) = &replies {
-            // The driver matches replies to requests by order alone. A reply that was lost,
+            // The driver matches replies to requests only by their order. A reply that was lost,
             // duplicated or moved shifts all later ones, so nothing on this connection can be
             // trusted any more.
             self.give_up();
@@ -179,7 +180,7 @@ fn finish(
     match replies {
         Ok(replies) => {
             // The results of the operations do not matter: a server that is still loading its data
-            // runs no call.
+            // does not run calls at all.
             node.refusals.ran_a_call();
             // No operation remains: `decode` refuses a list of any other length.
             for (waiting, reply) in operations.into_iter().zip(replies) {

@@ -1,6 +1,6 @@
-//! The end of the lane's runtime: nothing polls its calls any more. Operations that grant nothing,
-//! like releases, are still sent, even from the queue, as far as the socket takes them at once.
-//! Operations that would grant something are not sent. The replies are never read.
+//! The end of the lane's runtime. Nothing polls the lane's calls any more. Operations that don't
+//! grant anything, like releases, are still sent, even from the queue, as far as the socket takes
+//! them at once. Operations that would grant something are not sent. The replies are never read.
 //!
 //! The lane learns of the end when one of its tasks is dropped ([`LaneDropGuard`]). A runtime drops
 //! its tasks in any order, and each may still release something. So each thread that submits an
@@ -55,14 +55,14 @@ impl Lane {
         if self.process.is_forked() {
             return;
         }
-        // Set before the queue is emptied: an operation that arrives later finds the end, and its
-        // own thread sends it.
+        // Set this before the queue is emptied: an operation that arrives later finds that the lane
+        // has ended, and its own thread sends it.
         self.ended.store(true, Ordering::SeqCst);
         self.send_remaining();
     }
 
-    /// Sends the queued operations. May run more than once: other tasks release something as they
-    /// are dropped.
+    /// Sends the queued operations. This may run more than once, because other tasks may release
+    /// something as they are dropped.
     pub(super) fn send_remaining(self: &Arc<Self>) {
         let mut state = self.state.lock();
         // Operations that are to be sent again wait for calls that never return. They are sent now,
@@ -81,11 +81,11 @@ impl Lane {
         fail(unsent, &self.runtime_ended(Outcome::DidNotRun));
         for _ in 0..max_calls {
             let departure = self.departures.lock();
-            // Dropped at once: this call is over when it is on the connection
+            // Drop the call at once: it is over when it is on the connection
             // (`send_without_reply`).
             drop(self.depart(self.state.lock(), departure));
         }
-        // Also for the calls that were sent before the end: nothing else moves their bytes any
+        // This also sends the bytes of calls from before the end, because nothing else does so any
         // more.
         self.driver.flush();
     }
@@ -114,9 +114,9 @@ impl Drop for Lane {
 }
 
 impl Lane {
-    /// Sends a ping whose reply arrives after all others. A server that waits for confirmations
-    /// reads no requests. If the connection ends then, the server never runs those that it has not
-    /// read: the last releases.
+    /// Sends a ping whose reply arrives after all others. While a server waits for confirmations,
+    /// it does not read requests. If the connection ended during that wait, the server would never
+    /// run the requests that it has not read: the last releases.
     fn final_ping(&self) -> Option<FinalPing> {
         // Outside the runtime there is no timer for the request.
         let mut connection = self.in_own_runtime().then(|| self.connection()).flatten()?;

@@ -1,5 +1,5 @@
 //! An operation that is sent to a node of a cluster alone, with its keys declared, so that the
-//! node's reply shows where they are.
+//! node's reply shows where the keys are.
 
 use std::iter;
 

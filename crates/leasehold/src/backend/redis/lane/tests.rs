@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::primitives::lock::steps;
 
 fn operation(name: &str, hold: &str, releases: bool) -> Operation {
-    // A lease far longer than any hold lasts here: a hold that expired would look like a hold whose
-    // release ran before its acquire.
+    // The lease is far longer than any hold here lasts: a hold that expired would look like a hold
+    // whose release ran before its acquire.
     let parts = [name, hold, if releases { "channel" } else { "60000" }];
     let step = if releases {
         &steps::RELEASE
@@ -35,7 +35,8 @@ async fn connect_to(url: String) -> Redis {
         credentials_every: Duration::from_secs(10),
         addresses: crate::address_map::AddressMap::default(),
         connect_timeout: Duration::from_secs(10),
-        // Long enough that a busy machine loses no connection: the tests are about order.
+        // This is long enough that no connection is lost on a busy machine: the tests are about
+        // order.
         reply_timeout: Duration::from_secs(60),
         peers: crate::config::Peers::All,
         declare_keys: false,
@@ -152,7 +153,8 @@ fn what_nobody_polls_keeps_no_reply_from_others() {
         let redis = connect(&server).await;
         let first = redis.submit(operation("first", "ours", false)).await;
         assert!(first.is_ok(), "the connection stands: {first:?}");
-        // Submitted outside the runtime: it is sent by a task that has not begun yet.
+        // This operation is submitted outside the runtime, so a task that has not begun yet will
+        // send it.
         let other = thread::scope(|scope| {
             let submit = || redis.submit(operation("x", "theirs", false));
             scope.spawn(submit).join().expect("it is queued")
@@ -227,7 +229,8 @@ async fn unpolled_call_does_not_block_large_operations() {
 async fn unpolled_call_does_not_block_isolated_operations() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let (redis, unpolled) = beside_an_unpolled_call(&server).await;
-    // Refused names in the middle of the others: each ends one call and begins another.
+    // These two names among the others count as refused. Each of them ends one call and begins
+    // another.
     unpolled.lane.remember_refused(b"x3");
     unpolled.lane.remember_refused(b"x5");
     let submit = |n: usize| redis.submit(operation(&format!("x{n}"), "ours", false));
@@ -325,7 +328,8 @@ async fn in_order(redis: Arc<Redis>, name: String) -> usize {
         let mut replies = Vec::new();
         for number in 0..8 {
             let hold = format!("{round} {number}");
-            // Each pair uses its own lock: a lock that stays held would refuse all later acquires.
+            // Each acquire and its release use their own lock: a lock that stays held would refuse
+            // all later acquires.
             let name = format!("{name} {hold}");
             let acquire = redis.submit(operation(&name, &hold, false));
             let release = redis.submit(operation(&name, &hold, true));
@@ -344,8 +348,8 @@ async fn in_order(redis: Arc<Redis>, name: String) -> usize {
     overtaken
 }
 
-/// Like `in_order`, but the acquires are dropped before their releases are sent, as with dropped
-/// waits.
+/// Like `in_order`, but each acquire is dropped before its release is sent, as when a wait is
+/// dropped.
 async fn given_up(redis: Arc<Redis>, name: String) -> usize {
     let mut left_held = 0;
     for round in 0..300 {
@@ -406,8 +410,8 @@ async fn what_travels_alone_has_a_script_until_the_server_forgets_it() {
     };
     assert_eq!(pair().await, ([1, 1], 0));
     server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
-    // The server refuses the first of them, which is sent again with the text of the script for any
-    // step.
+    // The server refuses the first operation, which is sent again with the source of the script
+    // that runs any step.
     assert_eq!(pair().await, ([2, 1], 1));
     assert_eq!(pair().await, ([2, 1], 3));
 }

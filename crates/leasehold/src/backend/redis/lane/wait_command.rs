@@ -1,12 +1,14 @@
-//! Calls that count only once they are confirmed: by replicas (`WAIT`), or from disks (`WAITAOF`).
+//! Calls whose replies count only once they are confirmed by replicas (`WAIT`) or from disks
+//! (`WAITAOF`).
 //!
 //! Such a wait covers only the writes of its own connection, so a call and its wait are sent
-//! together, on a separate lane. The server runs nothing else of that connection until the wait is
-//! over. So the lane has one call on its way, and the operations that arrive before its end form
-//! the next one. Operations that undo them use the same lane, and wait for no confirmation.
+//! together, on a separate lane. The server does not run anything else from that connection until
+//! the wait has ended. So the lane has only one call on its way at a time, and the operations that
+//! arrive meanwhile form the next one. Operations that undo them use the same lane, and don't wait
+//! for confirmations.
 //!
-//! Each step that grants something writes, even if its caller holds it already. Without this write,
-//! the wait on a new connection would end at once, whether or not the earlier write has been
+//! Each step that grants something also writes if its caller already has the hold. Without this
+//! write, the wait on a new connection would end at once, whether or not the earlier write has been
 //! confirmed.
 
 use std::sync::{Arc, Weak};
@@ -81,8 +83,8 @@ impl Lane {
     }
 }
 
-/// Sends a call and the wait for its confirmations, in one write. Returns its reply, and why the
-/// reply is not confirmed.
+/// Sends a call and the wait for its confirmations, in one write. Returns the reply, and the reason
+/// if the reply is not confirmed.
 pub(super) async fn send_and_wait(
     connection: &mut MultiplexedConnection,
     command: Cmd,
@@ -91,7 +93,7 @@ pub(super) async fn send_and_wait(
     transmit_and_wait(connection, command, false, wanted).await
 }
 
-/// Like [`send_and_wait`], but with `asking` the call follows an `ASKING`.
+/// Like [`send_and_wait`], but with `asking`, an `ASKING` precedes the call.
 pub(super) async fn transmit_and_wait(
     connection: &mut MultiplexedConnection,
     command: Cmd,
@@ -181,7 +183,7 @@ pub(crate) async fn query_wait_support(
     let why_not = |command, reply: Result<redis::Value, RedisError>| {
         let error = reply.and_then(reply_or_error).err()?;
         // The result applies for as long as the connection lives. If the server has not replied,
-        // the confirmations themselves will show whether it can.
+        // the first call will show whether it can confirm.
         let said = reply_text(&error)?;
         let failure = unsupported(node, command, &said);
         let passes = failure.may_heal() || said.contains(OF_A_REPLICA);

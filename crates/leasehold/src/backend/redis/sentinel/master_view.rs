@@ -1,4 +1,4 @@
-//! The rules for which reports of sentinels to trust.
+//! The rules that decide which reports of sentinels the client trusts.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const LAG: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(super) struct SentinelReport {
     pub(super) at: Host,
-    /// The epoch of its configuration: a higher epoch is newer.
+    /// The epoch of the sentinel's configuration: a higher epoch is newer.
     pub(super) epoch: u64,
     pub(super) is_down: bool,
 }
@@ -59,7 +59,7 @@ impl MasterView {
     }
 
     /// Notes that a sentinel has announced that the master is at `to` from now on. Returns whether
-    /// that is news: the sentinels announce a switch one after the other, over a second or two.
+    /// that is new: the sentinels announce a switch one after the other, within a second or two.
     pub(super) fn switched(&mut self, to: Host, now: Moment) -> bool {
         if self.judged.as_ref() == Some(&to) || self.announced.as_ref() == Some(&to) {
             return false;
@@ -106,8 +106,9 @@ impl MasterView {
         Ok(newest.at.clone())
     }
 
-    /// Returns whether this report is older than the newest known one. Only a recent known report
-    /// counts: epochs start again when an operator sets the sentinels up anew.
+    /// Returns whether this report is older than the newest known one. A known report counts only
+    /// while it is recent: epochs start from the beginning when an operator sets the sentinels up
+    /// anew.
     fn is_older_than_known(&self, said: &SentinelReport, now: Moment) -> bool {
         let is_fresh = |updated_at| now.saturating_sub(updated_at) < LAG;
         let was_replaced = self.announced.is_some() && self.judged.as_ref() == Some(&said.at);
@@ -136,7 +137,8 @@ fn why_too_few(name: &str, answers: &[SentinelAnswer]) -> Cause {
             _ => None,
         })
     };
-    // A failure that does not heal takes precedence: a waiter fails with it now.
+    // A failure that does not end by itself takes precedence, so that a waiter fails with it at
+    // once.
     let failed = failures().find(|failure| !failure.may_heal());
     let lasting = failures().filter(|failure| !failure.may_heal()).count();
     let Some(failed) = failed.or_else(|| failures().next()) else {
