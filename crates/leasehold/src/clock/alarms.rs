@@ -1,5 +1,6 @@
-//! One thread of the process that wakes sleepers outside of their client's runtime. There, a timer
-//! of tokio may be missing, may stop with a runtime that is blocked, or may end with the runtime.
+//! One thread of the process wakes the sleepers that their client's runtime does not poll. For
+//! these sleepers, a timer of tokio may not exist, may stop while its runtime is blocked, or may
+//! end with the runtime.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,19 +15,19 @@ use super::{Clock, Moment};
 use crate::process::Process;
 use crate::sync::Mutex;
 
-/// The longest sleep of the thread while there are sleepers: its timer stops while the machine
-/// sleeps, and this clock does not.
+/// The longest sleep of the thread while there are sleepers. The thread's timer stops while the
+/// machine sleeps, but the clock of the sleepers continues.
 const NAP: Duration = Duration::from_millis(200);
 const CLOCK: Clock = Clock::Boot;
 
-/// The alarms of the first process that needs any. A forked child of a process with alarms has its
-/// own in `of_child`.
+/// The alarms of the first process that needs any. A forked child of that process has its own
+/// alarms, in `of_child`.
 static FIRST: OnceLock<Alarms> = OnceLock::new();
 
 /// The sleepers that the thread of one process wakes.
 struct Alarms {
-    /// The process of the thread. In a forked child the thread is missing, and the lock may be
-    /// locked forever.
+    /// The process in which the thread runs. A forked child does not have the thread, and finds the
+    /// mutex perhaps locked forever.
     process: Process,
     sleepers: Mutex<Sleepers>,
     /// The function that starts the thread.
@@ -67,7 +68,7 @@ impl Alarms {
         Ok(started.thread().clone())
     }
 
-    /// Wakes each sleeper in time, as long as the process lives.
+    /// Wakes each sleeper at its time, for as long as the process lives.
     fn run(&self) {
         loop {
             let now = CLOCK.now();
@@ -84,15 +85,14 @@ impl Alarms {
         }
     }
 
-    /// Adds a sleeper. `None` if there is no thread that could wake it.
+    /// Adds a sleeper. Returns `None` if there is no thread that could wake it.
     fn add(&'static self, at: Moment, waker: &Waker) -> Option<(Moment, u64)> {
-        // Cloned with nothing locked: the clone and the drop of a waker are code of the executor.
+        // Clone the waker while nothing is locked: its clone and its drop are code of the executor.
         let waker = waker.clone();
         let mut sleepers = self.sleepers.lock();
         let thread = match &sleepers.thread {
             Some(thread) => thread.clone(),
-            // Started under the lock, so that only one thread is started. The new thread waits for
-            // the lock.
+            // Start the thread under the lock, so that only one is started. It waits for the lock.
             None => sleepers.thread.insert((self.start)(self).ok()?).clone(),
         };
         sleepers.number += 1;
@@ -106,7 +106,7 @@ impl Alarms {
         Some(key)
     }
 
-    /// Returns whether this sleeper still sleeps. The thread then wakes `waker`.
+    /// Returns whether this sleeper still sleeps. If so, the thread will wake `waker`.
     fn still_sleeps(&self, key: (Moment, u64), waker: &Waker) -> bool {
         let mut waker = waker.clone();
         let mut sleepers = self.sleepers.lock();
@@ -127,7 +127,7 @@ impl Alarms {
 }
 
 impl Sleepers {
-    /// Removes and returns the wakers that are due, with the time of the next one.
+    /// Removes the wakers that are due. Returns them and the time at which the next one is due.
     fn take_due(&mut self, now: Moment) -> (Vec<Waker>, Option<Moment>) {
         let later = self.wakers.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut self.wakers, later);
@@ -136,7 +136,7 @@ impl Sleepers {
     }
 }
 
-/// A sleep of fixed length, woken by the thread of the process that polls it.
+/// A sleep of fixed length. The alarm thread of the process that polls the sleep ends it.
 pub(super) struct Nap {
     at: Moment,
     registration: Option<(&'static Alarms, (Moment, u64))>,
@@ -155,7 +155,7 @@ impl Nap {
         own: impl Fn() -> &'static Alarms,
         context: &mut Context<'_>,
     ) -> Poll<()> {
-        // A registration from before a fork belongs to the thread of the parent.
+        // A sleep that was registered before a fork is registered with the parent's thread.
         self.registration
             .take_if(|(alarms, _)| alarms.process.is_forked());
         let still_sleeps = match self.registration {
@@ -172,8 +172,8 @@ impl Nap {
             self.registration = key.map(|key| (alarms, key));
         }
         if self.registration.is_none() {
-            // The process can't start a thread now. The executor continues with other tasks and
-            // polls again: it is busy then, but not blocked.
+            // The thread can't be started now. Make the executor poll this sleep again and again:
+            // that keeps the executor busy, but it can run its other tasks.
             context.waker().wake_by_ref();
         }
         Poll::Pending

@@ -1,4 +1,4 @@
-//! Sleeping until a time of the clock on which validity is measured, with any executor.
+//! Sleeping, with any executor, until a time of the clock that measures the validity of holds.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::alarms::Nap;
 use super::{Clock, Moment};
 use crate::process::Process;
 
-/// The period at which the client's clock and the runtime's are compared. After the machine has
-/// slept, a sleep ends late by this time at most.
+/// The interval at which the client's clock is compared with the runtime's clock. After the machine
+/// has slept, a sleep ends late by at most this interval.
 const NAP: Duration = Duration::from_millis(200);
 /// The minimum difference between these two clocks that counts as a sleep of the machine.
 const MIN_JUMP: Duration = Duration::from_millis(1);
-/// The longest timer: timers far in the future overflow in the runtime.
+/// The longest timer. A timer that ends far in the future overflows in the runtime.
 const MAX_SLEEP: Duration = Duration::from_secs(24 * 3600);
 
 /// The timers of one client. Clones share them.
 ///
-/// A timer of the runtime is a hint to check the clock. It stops while the machine sleeps. So a
-/// task of the client compares the two clocks, in short naps, while there are long sleeps, and
-/// wakes all of them. There is one task for all, because a nap for each hold and each waiter would
-/// be thousands of wake-ups a second.
+/// A timer of the runtime stops while the machine sleeps, so it is only a hint to check the
+/// client's clock. While there are long sleeps, a task of the client naps, compares the two clocks,
+/// and wakes all sleepers when the machine has slept. One task does this for all: naps for each
+/// hold and each waiter would cause thousands of wake-ups a second.
 #[derive(Clone, Debug)]
 pub(crate) struct Timers(Arc<TimersShared>);
 
@@ -34,11 +34,11 @@ pub(crate) struct Timers(Arc<TimersShared>);
 struct TimersShared {
     clock: Clock,
     runtime: Handle,
-    /// The process of the runtime. A forked child has none of the threads that drive it.
+    /// The process of the runtime. A forked child has none of the threads that drive the runtime.
     process: Process,
-    /// The instant from which the runtime's clock is compared.
+    /// The instant on the runtime's clock at which the comparison starts.
     start: Instant,
-    /// Number of sleeps that are longer than a nap.
+    /// The number of sleeps that are longer than a nap.
     sleepers: AtomicUsize,
     /// Whether a task compares the clocks.
     watched: AtomicBool,
@@ -77,7 +77,7 @@ impl Timers {
                 return;
             }
             if !self.are_here() {
-                // In a box, so that all other futures stay small.
+                // Boxed, so that all other futures stay small.
                 Box::pin(self.sleep_elsewhere(remaining)).await;
             } else if !self.0.clock.can_jump() {
                 tokio::time::sleep(remaining.min(MAX_SLEEP)).await;
@@ -86,13 +86,13 @@ impl Timers {
                 has_napped = true;
                 tokio::time::sleep(remaining.min(NAP)).await;
             } else {
-                // In a box: a few bytes for each sleep add up in a future that waits in many ways.
+                // Boxed: a few bytes for each sleep add up in a future that contains many waits.
                 Box::pin(self.sleep_long(moment)).await;
             }
         }
     }
 
-    /// Returns the output of `work`; `None` if it takes longer than `limit`.
+    /// Returns the output of `work`, or `None` if the work takes longer than `limit`.
     pub(crate) async fn timeout<T>(
         &self,
         limit: Duration,
@@ -108,8 +108,8 @@ impl Timers {
     /// Sleeps until `moment`, or until the machine has slept.
     async fn sleep_long(&self, moment: Moment) {
         let mut slept = pin!(self.0.slept.notified());
-        // Registered before the clock is read, or a sleep of the machine between the two would be
-        // missed.
+        // Register before the clock is read. Otherwise a sleep of the machine between the two would
+        // be missed.
         slept.as_mut().enable();
         let _sleeper = Sleeper::new(&self.0);
         let remaining = moment.saturating_sub(self.now());
@@ -154,7 +154,8 @@ impl<'a> Sleeper<'a> {
     fn new(shared: &'a Arc<TimersShared>) -> Self {
         shared.sleepers.fetch_add(1, Ordering::SeqCst);
         if !shared.watched.swap(true, Ordering::SeqCst) {
-            // Read before the sleeper reads the clock, so that no sleep of the machine is missed.
+            // Read the clocks here before the sleeper reads them, so that no sleep of the machine
+            // is missed.
             let watch = ClockWatch {
                 ahead: shared.ahead(),
                 shared: Arc::clone(shared),
@@ -199,8 +200,8 @@ impl ClockWatch {
 
 impl Drop for ClockWatch {
     fn drop(&mut self) {
-        // Dropped by a runtime that ends. A sleeper that another runtime polls must not poll its
-        // timer of this runtime again, so it is woken here.
+        // The task is dropped when its runtime ends. A sleeper that another runtime polls must not
+        // poll its timer of the ended runtime again, so it is woken here.
         if self.is_needed {
             self.shared.slept.notify_waiters();
         }
@@ -237,8 +238,8 @@ mod tests {
 
     const SPAN: Duration = Duration::from_secs(1);
 
-    /// Returns whether a sleep ends before a timer of the same length, if the runtime's clock stops
-    /// for that duration.
+    /// Returns whether a sleep ends before a timer of the same length when the runtime's clock
+    /// stops for that duration.
     async fn ends_before_its_timer(timers: &Timers) -> bool {
         let (mut sleep, mut timer) = (pin!(timers.sleep(SPAN)), pin!(tokio::time::sleep(SPAN)));
         // Wait until it has begun a long sleep.

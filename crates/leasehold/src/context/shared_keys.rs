@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// Maximum number of names. When there are more, all are forgotten and checked again. Few names
-/// have braces around them.
+/// The maximum number of names in the map. At this number, the client forgets all of them and
+/// checks each again. Names with braces around them are rare.
 const MAX_NAMES: usize = 1024;
 
 /// The names in braces. In `braced`, the key is the name without braces, and the value is whether
@@ -32,7 +32,8 @@ impl SharedKeys {
     pub(crate) fn used(&self, key: &Key) -> Option<SharedKeysAction> {
         if let Some(bare) = key.without_braces() {
             let mut braced = self.braced.lock();
-            // Once for each name: the check costs a request, and each acquire calls this function.
+            // Each name is checked only once: the check costs a request, and each acquire calls
+            // this function.
             if braced.contains_key(&bare) {
                 return None;
             }
@@ -40,8 +41,8 @@ impl SharedKeys {
                 braced.clear();
             }
             braced.insert(bare.clone(), false);
-            // Set while the map is locked: a thread that reads `true` waits for the lock, and then
-            // finds the entry.
+            // Set the flag while the map is locked: a thread that reads `true` waits for the lock,
+            // and then finds the entry.
             self.any.store(true, Ordering::Release);
             return Some(SharedKeysAction::Check(bare));
         }

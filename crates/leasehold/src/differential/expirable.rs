@@ -12,7 +12,7 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "3"],
         &["SET", "KEY", "9"],
         &["HSET", "KEY", "<c>:1", "1"],
-        // The id of a permit as Redisson 3.16.8 writes it: the text of 32 hex digits.
+        // The id of a permit as Redisson 3.16.8 writes it: a string of 32 hex digits.
         &[
             "ZADD",
             "KEY:timeout",
@@ -42,7 +42,7 @@ fn argument(to: &Sample, name: &str) -> String {
     let key = to.key;
     match name {
         "permits" => key.into(),
-        // A key of another type in some cases.
+        // In some cases, this key has another type.
         "timeout" if to.variant == 7 => "x".into(),
         "timeout" => format!("{key}:timeout"),
         "marker" => to.marker(),
@@ -54,7 +54,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "ids" => ids(to.hold, to.variant % 3 + 1),
         "next" => ids(next(to.hold), to.variant % 3 + 1),
         "id" => ids(to.hold, 1),
-        // A lease of 0 is over at once: the next step finds a permit to take back.
+        // A lease of 0 expires at once, so the next step finds a permit to take back.
         "lease_ms" => ["60000", "0", "90000", "30000", "80000000"][to.variant % 5].into(),
         "most_ms" => if to.variant > 4 { "45000" } else { "0" }.into(),
         "all" => ["1", "0"][to.variant % 2].into(),

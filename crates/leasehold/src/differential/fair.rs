@@ -31,8 +31,8 @@ pub(super) const SUITE: Suite = Suite {
 
 fn argument(to: &Sample, name: &str) -> String {
     let Sample { key, hold, .. } = *to;
-    // Times that are not close to a value at which the rounded text changes. In most variants
-    // waiters do not expire.
+    // These times are not close to a value at which the rounded number in the state changes. In
+    // most variants waiters do not expire.
     let (lease_ms, place_ms) = match to.variant {
         0 => ("60000", "0"),
         1 => ("30000", "2000"),

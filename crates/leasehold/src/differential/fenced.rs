@@ -11,7 +11,7 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "mode", "read"],
         &["SET", "KEY", "text"],
         &["SET", "KEY:token", "7"],
-        // The greatest token: neither side can draw another one after it.
+        // The greatest token: neither the script nor its twin can draw another one after it.
         &["SET", "KEY:token", "9007199254740991"],
         // A number for Lua's `tonumber`, but not for Redis and Java.
         &["SET", "KEY:token", "1e3"],

@@ -10,8 +10,8 @@ pub(super) const SUITE: Suite = Suite {
     foreign: &[
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "mode", "read"],
-        // Neither has the shape of a lock, although it contains one of our holds: the first has no
-        // count, the second has an extra field.
+        // Neither hash is a lock, although each contains one of our holds: in the first, the hold's
+        // count is not an integer, and the second has an extra field.
         &["HSET", "KEY", "<c>:1", "1.5"],
         &["HSET", "KEY", "<c>:1", "1", "name", "Ann"],
         &["SET", "KEY:longest", "40000"],

@@ -73,7 +73,7 @@ impl Stage {
         (0..count).map(|_| action(self)).collect()
     }
 
-    /// Returns the state of both nodes together.
+    /// Returns the combined state of both nodes.
     fn state(&self) -> DatabaseState {
         let of = |node| state_by(node, &|parts| node.asking(parts).unwrap());
         self.cluster.nodes().iter().flat_map(of).collect()
@@ -141,7 +141,7 @@ impl Stage {
                 assert!(at_once.is_some(), "it waits: {case}");
             }
         }
-        // The twin uses the clock, so it runs when the step has run.
+        // The twin uses the clock, so it runs only after the step has run.
         let mut twin = || {
             keyspace.set_now(now_ms());
             suite.on_keyspace(&mut keyspace, &Action::Run(vec![sample]))
@@ -195,8 +195,8 @@ fn steps_are_whole_while_their_slot_moves() {
     let (mut at_once, mut waited) = (0, 0);
     for suite in &SUITES {
         for step in 0..suite.steps.len() {
-            // Skipped: a step with keys in many slots, which reports for each key whether it
-            // exists, and a step without keys.
+            // Two kinds of steps are skipped: steps with keys in many slots, which report for each
+            // key whether it exists, and steps without keys.
             if suite.steps[step].many || suite.steps[step].keys == 0 {
                 continue;
             }
@@ -229,8 +229,8 @@ fn undo_gives_permits_back_while_its_slot_moves() {
     let set = Action::Run(vec![(step("semaphore.set"), 0, 0, PERMITS)]);
     // In these two steps, the variant selects the marker. All permits are taken.
     let acquire = Action::Run(vec![(step("semaphore.acquire"), 0, 0, 2)]);
-    // Another client waits, so every key of the undo exists. A step with a missing key of an open
-    // slot would not run: the server itself refuses it.
+    // Another client waits, so every key of the undo exists. If one of its keys were missing in an
+    // open slot, the server itself would refuse the step.
     let wait = Action::Run(vec![(step("semaphore.acquire"), 0, 1, 6)]);
     let undo = (step("semaphore.undo"), 0, 0, 2);
     for moved in [[false, false], [true, false], [false, true], [true, true]] {

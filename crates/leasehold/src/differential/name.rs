@@ -11,7 +11,7 @@ pub(super) const SUITE: Suite = Suite {
     foreign: &[
         &["SET", "KEY", "text"],
         &["SET", "KEY", "3"],
-        // Cut by `GETRANGE` in the script, and by code of its own in the twin.
+        // The script cuts this value with `GETRANGE`, the twin with code of its own.
         &["SET", "KEY", "a text that is much longer than any number"],
         &["HSET", "KEY", "<c>:1", "1"],
         &["HSET", "KEY", "mode", "read", "<c>:1", "2", "<d>:1", "x"],

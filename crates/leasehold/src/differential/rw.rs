@@ -27,7 +27,7 @@ pub(super) const SUITE: Suite = Suite {
             "1",
         ],
         &["HSET", "KEY", "mode", "read", "name", "Ann"],
-        // Values that are not reservations: they keep no client out.
+        // These values are not reservations, so they do not keep any client out.
         &["SET", "KEY:writers", "text"],
         &["SET", "KEY:readers", "text"],
         &["SET", "KEY:asking", "text"],
@@ -49,7 +49,7 @@ fn argument(to: &Sample, name: &str) -> String {
     ];
     match (to.step, name) {
         (_, "lock") => key.into(),
-        // A hold whose own key does not exist: its lease has ended.
+        // A hold whose own key does not exist, because its lease has ended.
         ("rw.acquire_read", "timeout") if to.variant == 7 => format!("{key}:elsewhere"),
         (_, "timeout") => Key::parse(key).unwrap().read_timeout(hold),
         (_, "client") => ["1234:1", "5678", "", "3456:1"][to.variant / 2].into(),

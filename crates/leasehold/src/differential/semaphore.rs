@@ -25,12 +25,12 @@ fn argument(to: &Sample, name: &str) -> String {
     let key = to.key;
     match (to.step, name) {
         (_, "semaphore") => key.into(),
-        // The marker of an acquire with the same number: with its own marker, an undo would never
-        // find anything to give back.
+        // The undo gets the marker of an acquire with the same number. With a marker of its own, it
+        // would never find anything to give back.
         ("semaphore.undo", "marker") => to.marker_of("semaphore.acquire", to.variant / 2),
         (_, "marker") => to.marker(),
         (_, "done") => to.done(),
-        // A key of another type in some cases.
+        // In some cases, this key has another type.
         (_, "released") if to.variant == 7 => "x".into(),
         (_, "released") => format!("released:{key}"),
         (_, "asking") => format!("{key}:asking"),

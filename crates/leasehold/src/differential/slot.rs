@@ -40,8 +40,8 @@ fn argument(to: &Sample, name: &str) -> String {
         true => to.key.to_owned(),
         false => format!("{{{}}}", to.key),
     };
-    // Half of the samples are turns per slot, and half are turns per id. They meet under one name
-    // only when the record has been removed, or to be refused.
+    // Three quarters of the samples are turns per slot, the others are turns per id. If a sample of
+    // one kind finds the record of the other kind, it is refused.
     let per_slot = to.variant % 4 < 3;
     let record = format!("leasehold:{tag}:slot");
     match name {

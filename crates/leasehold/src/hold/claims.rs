@@ -8,7 +8,7 @@ use crate::config::{Terms, check_longest};
 use crate::error::Result;
 use crate::key::Key;
 
-/// The time at which a guard's maximum hold time is over, and the length of that maximum.
+/// The time at which a guard's maximum hold time ends, and the length of that maximum.
 pub(crate) type Limit = (Moment, Duration);
 
 /// The id of a guard's claim within its hold.
@@ -26,9 +26,9 @@ struct Claim {
     /// The end of its lease, if the lease is fixed.
     end: Moment,
     limit: Option<Limit>,
-    /// Whether the end of its maximum hold time was announced.
+    /// Whether the end of the guard's maximum hold time was announced.
     announced: bool,
-    /// Whether its guard was forgotten: the guard has left without giving the claim up.
+    /// Whether the guard was forgotten: it has left without giving the claim up.
     forgotten: bool,
 }
 
@@ -50,7 +50,7 @@ impl Claim {
         Self {
             terms: one.and(two),
             end: self.end.max(other.end),
-            // No guard remains whose hold the limit could end.
+            // The limits were for the guards of these claims, which have left.
             limit: None,
             ..self
         }
@@ -58,8 +58,8 @@ impl Claim {
 
     /// Returns how long the hold must last for this claim if a request is sent now.
     fn wanted_lease(&self, now: Moment) -> Duration {
-        // A renewed lease starts again with each request. A fixed lease has an end, which the
-        // request may only confirm.
+        // A renewed lease starts again with each request. A fixed lease has an end, which no
+        // request may move.
         match self.terms.renew_every {
             Some(_) => self.terms.lease,
             None => self.end.saturating_sub(now),
@@ -71,7 +71,8 @@ impl Claim {
 pub(super) struct Claims {
     list: Vec<Claim>,
     next: u64,
-    /// The time until which the lock stays locked, even if the guard that asked for it has left.
+    /// The time until which the lock must stay locked, even if the guard that asked for this has
+    /// left.
     kept_at_least_until: Option<Moment>,
 }
 
@@ -101,7 +102,7 @@ impl Claims {
         self.kept_at_least_until = self.kept_at_least_until.max(end);
     }
 
-    /// Notes that the hold was granted: its minimum time counts from here.
+    /// Notes that the hold was granted at `now`, from which its minimum time counts.
     pub(super) fn granted(&mut self, now: Moment) {
         self.keep_from(now, self.terms().min_hold);
     }
@@ -111,7 +112,7 @@ impl Claims {
         self.kept_at_least_until = None;
     }
 
-    /// Returns what remains of the minimum time of the hold.
+    /// Returns the rest of the hold's minimum time.
     pub(super) fn rest(&self, now: Moment) -> Option<Duration> {
         let rest = self.kept_at_least_until?.saturating_sub(now);
         (!rest.is_zero()).then_some(rest)
@@ -137,7 +138,7 @@ impl Claims {
         self.list.iter().all(alike)
     }
 
-    /// Makes all claims count from now: nothing has been granted yet.
+    /// Makes all claims count from `now`, because nothing has been granted yet.
     pub(super) fn start_again(&mut self, now: Moment) {
         for claim in &mut self.list {
             *claim = Claim::new(claim.id, claim.terms, now);
@@ -148,7 +149,7 @@ impl Claims {
     /// Raises a guard's claim: the hold must last at least `lease` from now.
     pub(super) fn raise(&mut self, id: ClaimId, lease: Duration, now: Moment) {
         if let Some(claim) = self.find(id) {
-            // Never less: the guard relies on its earlier claim.
+            // A claim never falls: the guard relies on its earlier claim.
             claim.terms.lease = claim.terms.lease.max(lease);
             claim.end = claim.end.max(now + lease);
         }
@@ -166,7 +167,7 @@ impl Claims {
         }
     }
 
-    /// Returns the first end of a maximum hold time, unless it was announced already.
+    /// Returns the maximum hold time that ends first and has not been announced yet.
     pub(super) fn unannounced_limit(&self) -> Option<Limit> {
         let first = self.first_limit()?;
         let is_unannounced = |claim: &Claim| claim.limit == Some(first) && !claim.announced;
@@ -180,7 +181,7 @@ impl Claims {
         }
     }
 
-    /// Returns the shortest time in which the guards want to hear of progress.
+    /// Returns the shortest time within which one of the guards expects a report of progress.
     pub(super) fn progress_within(&self) -> Option<Duration> {
         let each = self.list.iter();
         each.filter_map(|claim| claim.terms.progress_within).min()
@@ -276,7 +277,7 @@ impl Claims {
         }
     }
 
-    /// Fails if a guard of the hold belongs to a majority, and the hold would last longer than the
+    /// Fails if a guard of the hold belongs to a `RedLock`, and the hold would last longer than the
     /// longest lease on which other clients rely.
     pub(super) fn check(
         &self,
@@ -284,8 +285,8 @@ impl Claims {
         longest: Option<Duration>,
         key: &Key,
     ) -> Result<()> {
-        // Checked in both directions: a guard of a majority may enter a longer hold, and another
-        // guard may enter or extend the hold of a majority.
+        // Both directions are checked: a guard of a `RedLock` may enter a longer hold, and another
+        // guard may enter or extend the hold of a `RedLock`.
         let all = self.terms();
         check_longest(lease.max(all.lease), longest.max(all.longest_lease), key)
     }
@@ -305,7 +306,7 @@ impl Claims {
         renewed.map(|claim| claim.terms.lease).max()
     }
 
-    /// Returns the maximum hold time that is over first.
+    /// Returns the maximum hold time that ends first.
     pub(super) fn first_limit(&self) -> Option<Limit> {
         self.list.iter().filter_map(|claim| claim.limit).min()
     }

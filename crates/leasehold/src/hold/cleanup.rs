@@ -1,4 +1,4 @@
-//! The background work after guards and waits were dropped: releases what the server granted, or
+//! The background work after a guard or a wait was dropped: it releases what the server granted, or
 //! may have granted.
 
 use std::sync::Arc;
@@ -28,14 +28,14 @@ pub(crate) trait Releasable: Send + Sync + 'static {
     /// Returns the operation that gives it back. Repeating the operation changes nothing more.
     fn release_operation(&self) -> Operation;
 
-    /// Returns the route of that operation, on which it runs after the request for the hold.
+    /// Returns the route on which that operation runs after the request for the hold.
     fn undo_route(&self) -> Route {
         Route::Plain
     }
 
-    /// Returns the moment after which retrying is pointless. `unsure_since` is when the first
-    /// request was sent that may have run; `None` if every request is known not to have run. A
-    /// reply takes `reply_timeout` at most.
+    /// Returns the moment after which retrying is pointless. `unsure_since` is the time at which
+    /// the first request that may have run was sent. It is `None` if certainly none of the requests
+    /// has run. A reply takes at most `reply_timeout`.
     fn retry_until(
         &self,
         started: Moment,
@@ -43,7 +43,7 @@ pub(crate) trait Releasable: Send + Sync + 'static {
         reply_timeout: Duration,
     ) -> Moment;
 
-    /// Notes the server's reply. `sure` means that no earlier request may have run.
+    /// Notes the server's reply. `sure` means that certainly no earlier request has run.
     fn answered(&self, _reply: &Value, _sure: bool) {}
 
     /// Notes that the release was given up: the moment of `retry_until` has passed, and no server
@@ -75,8 +75,8 @@ impl Releasable for Grant {
     }
 
     fn answered(&self, reply: &Value, sure: bool) {
-        // Holders whose hold was handed over also wait for this reply, if the last holder was
-        // dropped without waiting.
+        // Earlier holders that handed the hold over also wait for this reply, if the last holder
+        // was dropped without waiting.
         let confirmation = match was_ours(reply) {
             true => Confirmation::Held,
             false if sure && !self.may_have_ended() && !self.is_past_lease() => {
@@ -93,7 +93,7 @@ pub(crate) struct Cleanup {
     pub(super) backend: Backend,
     pub(super) timers: Timers,
     runtime: Handle,
-    /// The process of the client. In a forked child nothing is released.
+    /// The process of the client. A forked child does not release anything.
     process: Process,
     pending: Arc<PendingReleases>,
 }
@@ -120,8 +120,8 @@ impl Cleanup {
         self.process.is_forked()
     }
 
-    /// Sends an operation for which no caller waits. If it does not arrive, the state that it would
-    /// remove expires by itself.
+    /// Sends an operation for which no caller waits. If the operation does not arrive, the state
+    /// that it would remove expires by itself.
     pub(crate) fn send(&self, operation: Operation, route: Route) {
         let reply = self.backend.submit_by(operation, route);
         if matches!(reply, Reply::Ready(_)) {
@@ -132,13 +132,14 @@ impl Cleanup {
         });
     }
 
-    /// Runs work in the background that releases something. The connection stays open for it, even
-    /// if the last handle of the client is dropped earlier.
+    /// Runs a release in the background. The connection stays open for it, even if the last handle
+    /// of the client is dropped earlier.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if self.process.is_forked() {
             return;
         }
-        // Counted from here, not from when the task begins: a close that follows waits for it.
+        // The release counts from here, not only from when its task begins, so that a close that
+        // follows waits for it.
         let (pending, backend) = (
             PendingReleaseGuard::new(&self.pending),
             self.backend.clone(),
@@ -149,7 +150,7 @@ impl Cleanup {
         });
     }
 
-    /// Runs work in the background for waiters. A close of the client does not wait for it.
+    /// Runs work for waiters in the background. A close of the client does not wait for it.
     pub(crate) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
         if !self.process.is_forked() {
             self.runtime.spawn(work);
@@ -159,15 +160,15 @@ impl Cleanup {
     /// Releases `hold`. The first request is queued when this returns, so the next request for the
     /// same name runs after it.
     ///
-    /// `unanswered` means that no reply has arrived to the request that may have been granted. That
-    /// request may still be on the network. So the release is sent once more at the time when the
-    /// server would refuse that request as too late.
+    /// `unanswered` means that the request for the hold may have been granted, but its reply has
+    /// not arrived. That request may still be on the network. So the release is sent once more at
+    /// the time when the server would refuse that request as too late.
     pub(crate) fn give_back<H: Releasable>(self: &Arc<Self>, hold: Arc<H>, unanswered: bool) {
         if self.process.is_forked() {
             return;
         }
-        // Sent here, not in the task, which begins later: other requests for the name would run
-        // before it.
+        // The release is sent here and not in the task. The task begins later, so other requests
+        // for the name would run before the release.
         let first = self
             .backend
             .submit_by(hold.release_operation(), hold.undo_route());
@@ -196,7 +197,8 @@ impl Cleanup {
 
     /// Sends the release once more when the server would refuse an earlier request as too late.
     async fn release_once_more<H: Releasable>(&self, hold: &H, started: Moment) {
-        // A request may run until this time after it was sent (`not_after` in `call.rs`).
+        // A request may still run until this much time has passed since it was sent (`not_after` in
+        // `call.rs`).
         let limit = self.backend.reply_timeout();
         self.timers.sleep(limit).await;
         let again = self
@@ -219,8 +221,8 @@ impl Cleanup {
                 });
                 return false;
             }
-            // The release is sent again anyway: an operator may repair a permission, a password or
-            // an unknown error in time.
+            // The release is sent again anyway: an operator may repair the permission, the password
+            // or the unknown error before the hold expires.
             if !failure.may_heal() && !std::mem::replace(&mut warned, true) {
                 log(|| {
                     tracing::warn!(
@@ -268,7 +270,7 @@ impl Cleanup {
         loop {
             let changed = self.pending.changed.notified();
             tokio::pin!(changed);
-            // Registered before the count is read, or the last change would be missed.
+            // Register before the count is read. Otherwise the last change would be missed.
             changed.as_mut().enable();
             if self.pending() == 0 {
                 return;

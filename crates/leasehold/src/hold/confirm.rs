@@ -17,16 +17,16 @@ pub(crate) enum Confirmation {
     /// The hold lasted until now.
     Held,
     Lost(LossReason),
-    /// The outcome can't be known: the hold does not exist, and its lease is over, or a request
-    /// without a reply may have ended it.
+    /// The outcome can't be known: the hold no longer exists, and either its lease has expired, or
+    /// a request without a reply may have ended it.
     Unknown,
     /// The server refuses to answer.
     Failed(Failure),
 }
 
 impl Confirmation {
-    /// Converts a loss into the confirmation for holders that gave the hold up before it. If the
-    /// lease ran out later, that says nothing about the time when they had the hold.
+    /// Converts a loss into the confirmation for holders that gave the hold up before the loss. If
+    /// the lease ran out later, that says nothing about the time when they had the hold.
     pub(super) fn of_loss(reason: &LossReason) -> Self {
         match reason {
             LossReason::Expired | LossReason::RenewalFailed { .. } | LossReason::Closed => {
@@ -41,20 +41,21 @@ impl Confirmation {
 /// [`ask_for_confirmation`](super::confirm_task::ask_for_confirmation).
 pub(crate) type PendingConfirmation = (oneshot::Receiver<Confirmation>, bool);
 
-/// The holders that wait, each for the reply to a request that is sent after its release.
+/// The waiting holders. Each waits for the reply to a request that is sent after the holder's
+/// release.
 #[derive(Default)]
 pub(super) struct PendingConfirmations(Mutex<Option<Box<ConfirmationWaiters>>>);
 
 #[derive(Default)]
 struct ConfirmationWaiters {
-    /// Number of holders that have ever waited.
+    /// The number of holders that have ever waited.
     last_number: u64,
     senders: VecDeque<(u64, oneshot::Sender<Confirmation>)>,
-    /// Whether a task asks the server for them.
+    /// Whether a task asks the server for their confirmations.
     has_task: bool,
-    /// Whether a release was sent, whose reply is for all of them.
+    /// Whether a release was sent. Its reply is for all waiting holders.
     released: bool,
-    /// Whether a request was sent that ends the hold or replaces it, and whose reply may be missed.
+    /// Whether a request that ends the hold or replaces it was sent. Its reply may be missed.
     may_have_ended: bool,
 }
 
@@ -74,8 +75,8 @@ impl PendingConfirmations {
         (receiver, starts_task)
     }
 
-    /// Marks a release that is about to be sent. Its reply is for all waiting holders: no holder
-    /// begins to wait later.
+    /// Marks a release that is about to be sent. Its reply is for all waiting holders, because no
+    /// holder begins to wait later.
     pub(super) fn mark_release(&self) -> ConfirmationMark {
         let mut waiting = self.0.lock();
         ConfirmationMark(waiting.as_mut().map_or(0, |waiting| {
@@ -105,14 +106,14 @@ impl PendingConfirmations {
         waiting.as_ref().is_some_and(|waiting| waiting.released)
     }
 
-    /// Returns the mark of the next request of the task that asks the server. `None` if no holder
-    /// needs one: the task then ends.
+    /// Returns the mark for the next request to the server. Returns `None` if no holder needs a
+    /// request; the task then ends.
     pub(super) fn next_to_confirm(&self) -> Option<ConfirmationMark> {
         let mut waiting = self.0.lock();
         let waiting = waiting.as_mut()?;
         // A holder that no longer waits needs no request.
         waiting.senders.retain(|(_, sender)| !sender.is_closed());
-        // Decided under the lock: the next holder that waits finds this task running, or starts
+        // Decide this under the lock: the next holder that waits finds this task running, or starts
         // another.
         waiting.has_task = !waiting.released && !waiting.senders.is_empty();
         waiting
@@ -128,7 +129,8 @@ impl PendingConfirmations {
             let count = waiting.senders.iter().take_while(|one| before(one)).count();
             ready.extend(waiting.senders.drain(..count));
         }
-        // Sent after unlocking: a woken holder may hand over the next hold at once.
+        // Send the confirmations after unlocking: a woken holder may hand over the next hold at
+        // once.
         for (_, sender) in ready {
             // If this fails, the holder no longer waits.
             let _ = sender.send(confirmation.clone());
@@ -154,8 +156,9 @@ impl Grant {
         self.pending_confirmations.mark_release()
     }
 
-    /// Notes that a request is sent that ends this hold or replaces it. Its future may be dropped
-    /// before the reply. So from then on, the absence of the hold does not mean that it was lost.
+    /// Notes that a request that ends or replaces this hold is sent. The future of that request may
+    /// be dropped before the reply arrives. So from now on, the absence of the hold does not mean
+    /// that it was lost.
     pub(crate) fn mark_end(&self) -> ConfirmationMark {
         self.pending_confirmations.mark_end()
     }
@@ -165,7 +168,7 @@ impl Grant {
         self.pending_confirmations.may_have_ended()
     }
 
-    /// Delivers the server's reply to a release.
+    /// Gives the server's reply to a release request to the holders that wait for it.
     pub(crate) fn deliver(&self, mark: ConfirmationMark, confirmation: &Confirmation) {
         self.pending_confirmations.deliver(mark, confirmation);
     }

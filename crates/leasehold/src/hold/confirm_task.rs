@@ -13,14 +13,14 @@ use crate::clock::Timers;
 
 /// Renews a grant that is handed over from holder to holder, as long as a holder waits for a
 /// confirmation. One request at a time answers all holders that waited when it was sent. The task
-/// ends when a release is sent, whose reply answers the rest. A hold that was left to its lease has
-/// no release, and this task does not lengthen it.
+/// ends when a release is sent: its reply answers the remaining holders. A hold that was left to
+/// expire has no release, and this task does not prolong it.
 pub(crate) async fn ask_for_confirmation(backend: Backend, timers: Timers, grant: Arc<Grant>) {
     let pauses = || RetryDelays::from(Duration::from_millis(10)).up_to(Duration::from_secs(1));
     let mut pause = pauses();
     while let Some(mark) = grant.pending_confirmations.next_to_confirm() {
         let lease = match grant.is_over() {
-            // The hold is left to its lease, which this request must not lengthen.
+            // The hold is left to expire with its lease, which this request must not prolong.
             true => Duration::from_millis(1),
             false => grant.lease_to_request(timers.now()),
         };

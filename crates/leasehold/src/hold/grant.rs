@@ -30,8 +30,8 @@ pub(crate) struct Grant {
     /// The number of its first hold, which identifies the grant in debug output.
     pub(super) number: u64,
     pub(crate) steps: Box<dyn HoldSteps>,
-    /// The route of its release and its undo: the connection of its acquire, so that they run after
-    /// it.
+    /// The route of its release and its undo: the connection of its acquire, so that both run after
+    /// the acquire.
     undo_route: Route,
     clock: Clock,
     margin: SafetyMargin,
@@ -39,7 +39,8 @@ pub(crate) struct Grant {
     /// The time at which it is due in the watchdog, in nanoseconds, or [`NEVER`]. Written with the
     /// watchdog's table locked.
     due: AtomicU64,
-    /// Its index in its list of the watchdog's table. Read and written with that table locked.
+    /// Its index in one of the lists of the watchdog's table. Read and written with that table
+    /// locked.
     wheel_index: AtomicUsize,
     /// Notified when the hold is lost or its deadline has moved.
     changed: Notify,
@@ -56,7 +57,7 @@ const NEVER: u64 = u64::MAX;
 /// The next action of the watchdog for a hold.
 #[derive(Debug)]
 pub(crate) enum WatchdogAction {
-    /// Nothing: the hold was released, or the server has ended it, too.
+    /// Nothing: the hold was released, or the server no longer keeps it either.
     Nothing,
     /// Nothing yet.
     Later,
@@ -65,10 +66,10 @@ pub(crate) enum WatchdogAction {
     /// Ask the server for this lease.
     Renew {
         lease: Duration,
-        /// Whether it is the first renewal since one was confirmed.
+        /// Whether this is the first renewal since the last confirmed one.
         first: bool,
     },
-    /// End the hold: its guards have lost it for this reason, and the server still keeps it.
+    /// End the hold: its guards have lost it for this reason, but the server still keeps it.
     End(LossReason),
 }
 
@@ -131,13 +132,13 @@ impl Grant {
         self.undo_route
     }
 
-    /// Returns the route of operations that extend the hold. They must be confirmed as the guard
-    /// with the strictest setting wants.
+    /// Returns the route of operations that extend the hold. They need the confirmations that the
+    /// guard with the strictest setting wants.
     pub(crate) fn route(&self) -> Route {
         let mut state = self.state.lock();
         let wanted = state.holding.claims.terms().acknowledged;
-        // Noted before the operation is sent: a guard that joins before the reply must not take its
-        // own setting for confirmed.
+        // Note this before the operation is sent: a guard that joins before the reply must not
+        // believe that its own setting was confirmed.
         state.confirmed_by = state.confirmed_by.common(wanted);
         drop(state);
         match Route::of(wanted) {
@@ -170,7 +171,7 @@ impl Grant {
         let stalling = state.newly_stalling(now);
         let announces_before = self.observed.max_hold_warning();
         let ending = announces_before.and_then(|before| state.newly_ending(before, now));
-        // A hold that is due only for the announcement is not renewed for it.
+        // A hold that is due only because of the announcement is not renewed.
         let is_early = ending.is_some() && state.was_just_confirmed(now);
         let action = match state.watch_every() {
             Some(_) if is_early || !state.is_renewal_due(now) => WatchdogAction::Later,
@@ -193,8 +194,9 @@ impl Grant {
         action
     }
 
-    /// Makes the hold depend on progress, for one guard, and returns where that guard reports. With
-    /// `earlier`, it continues the work of another hold. Otherwise its work begins now.
+    /// Makes the hold depend on one guard's reports of progress, and returns where that guard
+    /// reports. With `earlier`, time counts from the last report of that earlier hold, otherwise
+    /// from now.
     pub(crate) fn want_progress(
         &self,
         claim: ClaimId,
@@ -229,12 +231,12 @@ impl Grant {
     }
 
     /// Resolves with the time since the last report when the work has stalled. Never resolves if
-    /// the hold ends before.
+    /// the hold ends before that.
     pub(super) async fn stalled(&self, number: u64, timers: &Timers) -> Duration {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the state is read, or a change in between would be missed.
+            // Register before the state is read. Otherwise a change in between would be missed.
             changed.as_mut().enable();
             let now = self.clock.now();
             let stalls_at = {
@@ -247,7 +249,7 @@ impl Grant {
                 }
             };
             let Some(stalls_at) = stalls_at else {
-                // Released, handed over or lost for another reason.
+                // The hold was released, handed over or lost for another reason.
                 return std::future::pending().await;
             };
             match stalls_at {
@@ -269,8 +271,9 @@ impl Grant {
     }
 
     /// Returns the time at which the hold is due in the watchdog: one renewal period after the last
-    /// confirmation, earlier by `part` of the period. If the hold must end before that, its progress
-    /// must be checked, or its end announced, it is due then. `None` for never.
+    /// confirmation, but earlier by `part` of the period. If the hold must end before that time, or
+    /// its progress must be checked, or its end announced, it is due at this earlier time. Returns
+    /// `None` if the hold is never due.
     pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
         let mut state = self.state.lock();
         let renewal = state.watch_every();
@@ -314,8 +317,8 @@ impl Grant {
         state.holding.report_progress(now);
     }
 
-    /// Notes another request for the grant: its lease counts from here. Until then no guard has the
-    /// hold, so a grant that arrived too late for the earlier request is not a loss.
+    /// Notes another request for the grant, whose lease counts from now. No guard has the hold yet,
+    /// so a grant that arrived too late for the earlier request is not a loss.
     pub(crate) fn requested_again(&self) {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -333,8 +336,8 @@ impl Grant {
         let mut state = self.state.lock();
         state.holding.token = token;
         state.granted_at = state.confirmed_at;
-        // Counted from before the request was sent, never from the reply: the server's lease began
-        // at some time between the two.
+        // The end counts from a time before the request was sent, never from the reply: the
+        // server's lease began at some time between the two.
         let end = self.margin.end(state.confirmed_at, state.longest_requested);
         (state.valid_until, state.kept_until) = (end, end);
         state.holding.claims.granted(now);
@@ -376,16 +379,16 @@ impl Grant {
         self.state.lock().granted_at
     }
 
-    /// Begins the next holder's hold, on the same terms. Returns `false` and changes nothing if no
-    /// other holder may have the grant. (It may be lost soon, or already be lost unnoticed, or
-    /// another claim on it remains.) Called when no guard has it.
+    /// Begins the next holder's hold, on the same terms. Call this when no guard has the grant.
+    /// Returns `false` and changes nothing if the grant can't be handed over: it may be lost soon,
+    /// it may already be lost unnoticed, or another claim on it remains.
     pub(crate) fn hand_over(&self, terms: Terms, now: Moment) -> bool {
         let mut state = self.state.lock();
         let may = state.can_be_handed_over(terms, now);
         if may {
             let ended = std::mem::replace(&mut state.holding, Holding::new(terms, self.clock, now));
             let before = state.previous_span.replace(ended.span);
-            // A span ends with nothing locked: its subscriber may do anything.
+            // End the span while nothing is locked: its subscriber may do anything.
             drop(state);
             drop(before);
         }
@@ -409,7 +412,7 @@ impl Grant {
         }
     }
 
-    /// Notes that the next waiter of the process gets this grant in the place of `other`.
+    /// Notes that the next waiter of the process gets this grant instead of `other`.
     pub(crate) fn follows(&self, other: &Self) {
         let span = other.span();
         if span.is_enabled() {
@@ -459,7 +462,7 @@ impl Grant {
 
     /// Notes that the server has confirmed `lease` for a request that was sent at `sent`. A hold
     /// that is lost stays lost, whatever arrives later. Returns the longest lease that was
-    /// requested until now.
+    /// requested so far.
     pub(crate) fn confirmed(&self, sent: Moment, lease: Duration) -> Duration {
         let mut state = self.state.lock();
         let longest = state.longest_requested;
@@ -470,10 +473,10 @@ impl Grant {
             return longest;
         }
         let remaining = state.valid_until.saturating_sub(self.clock.now());
-        // The latest end, whichever reply arrives last: no request makes a hold shorter on the
-        // server, so renewals may overlap.
+        // The latest end counts, whichever reply arrives last: no request makes a hold shorter on
+        // the server, so renewals may overlap.
         state.kept_until = state.kept_until.max(self.margin.end(sent, lease));
-        // A guard that wanted more may have left since.
+        // A guard that wanted a longer lease may have left since then.
         let wanted = lease.min(state.wanted_lease(sent));
         state.valid_until = state.valid_until.max(self.margin.end(sent, wanted));
         state.confirmed_at = state.confirmed_at.max(sent);
@@ -484,13 +487,13 @@ impl Grant {
         }
         drop(state);
         self.changed.notify_waiters();
-        // Called after unlocking: the recorder is code of the user.
+        // Call the recorder after unlocking, because it is code of the user.
         self.observed.renewed(remaining, lease);
         longest
     }
 
     /// Notes that a caller other than the watchdog sends a renewal. Returns `true` for the first
-    /// renewal since one was confirmed.
+    /// renewal since the last confirmed one.
     pub(crate) fn renewal_sent(&self, sent: Moment) -> bool {
         self.state.lock().renewal_sent(sent)
     }
@@ -523,32 +526,32 @@ impl Grant {
         self.report_loss();
     }
 
-    /// Notes that the server has forgotten the hold in a restart, at `started` at the earliest.
-    /// Clients that ask a majority do not count that server until the longest lease has passed.
+    /// Notes that the server has forgotten the hold in a restart, which was not before `started`.
+    /// Clients with a `RedLock` do not count that server until the longest lease has passed.
     pub(crate) fn forgotten(&self, started: Moment) {
         let until = self.no_vote_until(started);
         self.state.lock().no_vote_until = until;
     }
 
-    /// Returns the time until which no majority counts a server that was started at `started`.
-    /// `None` if no client relies on that.
+    /// Returns the time until which no `RedLock` counts a server that was started at `started`.
+    /// Returns `None` if no client relies on that.
     pub(crate) fn no_vote_until(&self, started: Moment) -> Option<Moment> {
         let longest = self.terms().longest_lease?;
         // The drift is subtracted, as for any lease.
         Some(self.margin.end(started, longest))
     }
 
-    /// Returns the time until which the hold counts for a majority although its server has
-    /// forgotten it: until then no other client counts that server. `None` if the hold does not
-    /// count.
+    /// Returns the time until which the hold counts for a `RedLock` although its server has
+    /// forgotten it: until then, no other client counts that server. Returns `None` if the hold
+    /// does not count.
     pub(crate) fn counts_until(&self) -> Option<Moment> {
         let state = self.state.lock();
         let until = state.no_vote_until.filter(|_| state.lost.is_some())?;
         Some(until.min(state.deadline()))
     }
 
-    /// Returns why the hold is lost. Reports the loss once, to the log, metrics and hooks. Called
-    /// with nothing locked, because a hook may do anything.
+    /// Returns why the hold is lost. Reports the loss once, to the log, metrics and hooks. Call
+    /// this while nothing is locked, because a hook may do anything.
     pub(crate) fn report_loss(&self) -> Option<LossReason> {
         let reason = self.loss()?;
         self.ended_lost(&reason);
@@ -569,14 +572,14 @@ impl Grant {
         self.state.lock().check(self.clock.now()).cloned()
     }
 
-    /// Returns whether only its holder can end it, as far as this process knows.
+    /// Returns whether only its holder can end the hold, as far as this process knows.
     pub(crate) fn lasts_until_release(&self) -> bool {
         let mut state = self.state.lock();
         state.check(self.clock.now()).is_none() && state.lasts_until_release()
     }
 
-    /// Returns the loss that will occur at the deadline unless a renewal succeeds. `None` while
-    /// renewals are answered soon.
+    /// Returns the loss that will occur at the deadline unless a renewal succeeds. Returns `None`
+    /// while renewals are answered promptly.
     pub(crate) fn renewal_failure(&self) -> Option<LossReason> {
         let now = self.clock.now();
         let state = self.state.lock();
@@ -596,25 +599,25 @@ impl Grant {
         }
     }
 
-    /// Returns the time until which its guards certainly have it.
+    /// Returns the time until which its guards certainly have the hold.
     pub(crate) fn valid_until(&self) -> Moment {
         self.state.lock().valid_until
     }
 
-    /// Returns whether the server may have ended it by itself.
+    /// Returns whether the server may have ended the hold by itself.
     pub(crate) fn is_past_lease(&self) -> bool {
         self.clock.now() >= self.valid_until()
     }
 
-    /// Returns the time by which the holder must have stopped: at the end of its validity, or of
-    /// its maximum hold time.
+    /// Returns the time by which the holder must have stopped: the end of the hold's validity, or
+    /// of its maximum hold time.
     pub(crate) fn deadline(&self) -> Moment {
         self.state.lock().deadline()
     }
 
-    /// Resolves when the hold with this number is lost: at its deadline at the latest, even if the
-    /// server says nothing. With a claim, it resolves only while the guard of that claim shares the
-    /// hold.
+    /// Resolves when the hold with this number is lost: at its deadline at the latest, even without
+    /// a reply from the server. With a claim, it resolves only while the guard of that claim shares
+    /// the hold.
     pub(super) async fn lost(
         &self,
         number: u64,
@@ -624,23 +627,25 @@ impl Grant {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the state is read, or a loss in between would be missed.
+            // Register before the state is read. Otherwise a loss in between would be missed.
             changed.as_mut().enable();
             let has_left = claim.is_some_and(|claim| !self.has(claim));
             if has_left || self.hold_number() != number {
-                // Handed over in time: from then on only the next holder can lose it.
+                // The hold was handed over before a loss. From then on, only the next holder can
+                // lose it.
                 return std::future::pending().await;
             }
             if let Some(reason) = self.report_loss() {
                 return reason;
             }
             if self.is_over() {
-                // Released in time: it can no longer be lost. But it may still be handed out.
+                // The hold was released before a loss, so it can no longer be lost. But a ticket
+                // may still take it over.
                 changed.await;
                 continue;
             }
-            // The deadline is judged by our own clock: a holder without a network must stop before
-            // another client can have the lock.
+            // Our own clock decides when the deadline has passed: a holder without a network must
+            // stop before another client can have the lock.
             tokio::select! {
                 biased;
                 () = changed => {}
@@ -654,8 +659,8 @@ impl Grant {
         self.state.lock().holding.claims.has(claim)
     }
 
-    /// Adds a guard to the hold, on its own terms. `None` if the hold is lost or ends. Fails if the
-    /// lease is longer than the longest one on which other clients rely.
+    /// Adds a guard to the hold, on its own terms. Returns `None` if the hold is lost or ends.
+    /// Fails if the lease is longer than the longest one on which other clients rely.
     pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -668,9 +673,9 @@ impl Grant {
             .check(terms.first_lease(), terms.longest_lease, &self.key)?;
         let must_confirm = match terms.renew_every {
             // The hold has fewer confirmations than this guard wants. It does not help if other
-            // guards want as many: their request may still be in progress.
+            // guards want the same number: their request may still be in progress.
             _ if !state.confirmed_by.covers(terms.acknowledged) => true,
-            // The server must have the minimum time before the work begins.
+            // The server must know of the minimum time before the work begins.
             _ if (terms.min_hold).is_some_and(|least| state.kept_until < now + least) => true,
             // A fixed lease counts from this re-entry, as if its guard were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
@@ -685,7 +690,7 @@ impl Grant {
         let before = state.schedule();
         let claim = state.holding.claims.add(terms, now);
         if terms.progress_within.is_some() {
-            // Its work begins now.
+            // The work of this guard begins now.
             state.holding.watch_progress(self.clock, now).report_at(now);
         }
         state.longest_requested = state.longest_requested.max(terms.first_lease());
@@ -702,8 +707,8 @@ impl Grant {
         }))
     }
 
-    /// Adds a guard to the hold, on the terms on which it was acquired. `None` if that is not
-    /// possible: the hold is lost or over, or its guards want something else now.
+    /// Adds a guard to the hold, on the terms on which it was acquired. Returns `None` if that is
+    /// not possible: the hold is lost or has ended, or its guards now want other terms.
     pub(crate) fn share(&self, terms: Terms) -> Option<Joined> {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -715,7 +720,7 @@ impl Grant {
         if !state.is_transferable(now) {
             return None;
         }
-        // The same limit as for a hold that is handed over.
+        // The same limit applies to a hold that is handed over.
         if state.valid_until.saturating_sub(now) < terms.lease / 2 {
             return None;
         }
@@ -748,15 +753,15 @@ impl Grant {
 
     fn leave_locked(&self, claim: ClaimId, mut state: MutexGuard<'_, GrantState>) -> GuardExit {
         let now = self.clock.now();
-        // Checked first: a hold whose time is over stays lost after the guard with that limit has
-        // left.
+        // Check this first: a hold whose time has ended stays lost after the guard with that limit
+        // has left.
         state.check(now);
         let before = state.schedule();
         if !state.holding.claims.remove(claim) {
             return state.last_guard_left();
         }
         // The guard's claim ends with it, although the server keeps the hold for longer. The
-        // watchdog releases the hold when the remaining claims are over (`is_shortened`).
+        // watchdog releases the hold when the remaining claims have ended (`is_shortened`).
         let wanted = self.margin.end(now, state.wanted_lease(now));
         state.valid_until = state.valid_until.min(wanted);
         let moves_due = state.schedule() != before;
@@ -767,12 +772,12 @@ impl Grant {
         GuardExit::Shared { moves_due }
     }
 
-    /// Removes a guard whose claim remains: the hold is left to its lease when the last guard
-    /// leaves.
+    /// Removes a guard but keeps its claim: when the last guard leaves, the hold is left to expire.
     pub(crate) fn forget(&self, claim: ClaimId) -> GuardExit {
         let mut state = self.state.lock();
         if state.holding.claims.forget(claim) {
-            // The claim remains. Without the guard's limit, the hold is due too early at worst.
+            // The claim remains, but the guard's limit does not: at worst, the hold is due too
+            // early.
             return GuardExit::Shared { moves_due: false };
         }
         state.last_guard_left()
@@ -780,7 +785,8 @@ impl Grant {
 
     /// Ends the hold here if this is its last guard, which would have to release it.
     pub(crate) fn end_if_last_guard(&self) -> bool {
-        // Ended under the lock that protects the number of guards: no guard joins in between.
+        // End the hold under the lock that protects the number of guards: no guard joins in
+        // between.
         let mut state = self.state.lock();
         let last = state.holding.claims.guards() == 1 && !state.holding.claims.any_forgotten();
         if last {
@@ -789,8 +795,8 @@ impl Grant {
         last
     }
 
-    /// Returns the time for which the lock stays locked after its last guard has left. `None` if
-    /// it is free then, or the hold is lost.
+    /// Returns the time for which the lock stays locked after its last guard has left. Returns
+    /// `None` if the lock is then free, or the hold is lost.
     pub(crate) fn rest_of_min_hold(&self) -> Option<Duration> {
         self.state.lock().rest_of_min_hold(self.clock.now())
     }
@@ -809,8 +815,8 @@ impl Grant {
         self.state.lock().over = true;
     }
 
-    /// Notes that a ticket has the hold from now on. The tasks that wait for a loss learn this,
-    /// which is not reported as a loss.
+    /// Notes that a ticket has the hold from now on. The tasks that wait for a loss are notified,
+    /// but no loss is reported.
     pub(crate) fn handed_out(&self) {
         let mut state = self.state.lock();
         state.over = true;
@@ -831,7 +837,7 @@ impl Grant {
         let mut state = self.state.lock();
         state.holding.claims.check(lease, None, &self.key)?;
         state.holding.claims.raise(claim, lease, now);
-        // Noted before the request is sent: the server may grant it even if its reply is lost.
+        // Note this before the request is sent: the server may grant it even if its reply is lost.
         state.longest_requested = state.longest_requested.max(lease);
         Ok(())
     }
@@ -847,7 +853,7 @@ impl Grant {
         self.changed.notify_waiters();
     }
 
-    /// Returns whether the server still keeps the hold when its guards have lost it for this
+    /// Returns whether the server still keeps the hold after its guards have lost it for this
     /// reason.
     pub(crate) fn outlasts(&self, reason: &LossReason) -> bool {
         self.state.lock().outlasts(reason)

@@ -1,5 +1,5 @@
-//! The holds of a client's guards, including leaked guards. Closing the client leaves them to their
-//! leases.
+//! The holds of a client's guards, including leaked guards. When the client is closed, they are
+//! left to expire.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -43,7 +43,7 @@ impl LiveHoldsTable {
 }
 
 impl LiveHolds {
-    /// Adds a hold that a guard has from now on.
+    /// Adds a hold that a guard now has.
     pub(crate) fn insert(&self, hold: &Hold) {
         // Closing the client takes the same lock: a hold that is granted at the same time is
         // already in the table, or finds the client closed. Otherwise its renewal would continue.
@@ -94,7 +94,7 @@ impl LiveHolds {
         self.table.lock().holds.len()
     }
 
-    /// Returns all holds that were neither released nor left to their leases.
+    /// Returns all holds that were neither released nor left to expire.
     pub(crate) fn all(&self) -> Vec<Arc<Grant>> {
         let (mut holds, _handed_over) = self.table.lock().all();
         holds.retain(|hold| !hold.is_over());

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::clock::{Clock, Moment};
 
 /// The time of the last report of progress. The guards and handles that report share it with the
-/// hold, so a report needs no lock: a signal handler or a forked child can't find one locked.
+/// hold, so a report does not need a lock, which a signal handler or a forked child could find
+/// locked.
 #[derive(Debug)]
 pub(crate) struct LastReport {
     clock: Clock,
@@ -42,7 +43,7 @@ impl LastReport {
 pub(super) struct ProgressWatch {
     /// The reports of its guards. A guard that was downgraded or upgraded brings its own with it.
     reports: Vec<Arc<LastReport>>,
-    /// The last report before which a warning was given.
+    /// The last report at the time of the latest warning.
     warned_of: Option<Moment>,
     /// The time of the last check.
     checked_at: Moment,
@@ -52,7 +53,7 @@ pub(super) struct ProgressWatch {
     pub(super) vetoed_of: Option<Moment>,
 }
 
-/// A hold whose work has made no progress for half of the time that it may take.
+/// A hold whose work has made no progress for half of the permitted time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stalling {
     pub(super) since: Duration,
@@ -105,7 +106,8 @@ impl ProgressWatch {
         from + within / 2
     }
 
-    /// Returns the work that has made no progress for half of its time, once for each stall.
+    /// Returns the stall if the work has made no progress for half of the permitted time. Returns
+    /// each stall only once.
     pub(super) fn check(&mut self, within: Duration, now: Moment) -> Option<Stalling> {
         if now < self.next_check(within) {
             return None;
@@ -139,7 +141,7 @@ mod tests {
         assert_eq!(watch.next_check(within), start + SECOND * 10);
         assert_eq!(watch.check(within, start + SECOND * 10), None);
         watch.report_at(start + SECOND * 11);
-        // An earlier report of another thread that is stored later.
+        // This report of another thread is earlier, but stored later.
         watch.report_at(start + SECOND * 9);
         assert_eq!(watch.next_check(within), start + SECOND * 16);
         assert!(watch.check(within, start + SECOND * 16).is_some());

@@ -17,7 +17,7 @@ const MAX_UNCONFIRMED: Duration = Duration::from_millis(5);
 /// The time after its grant in which a hold may pass to another holder of the process or be shared
 /// by another reader. Later, the id that operators see belongs to one holder, or to these readers.
 const TRANSFERABLE_FOR: Duration = Duration::from_secs(1);
-/// The cause of a renewal that is in progress.
+/// The failure that is shown for a renewal in progress.
 pub(super) const NO_REPLY_YET: &str = "no reply yet";
 /// The latest time that can be stored, 584 years after the clock began.
 const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
@@ -48,7 +48,7 @@ pub(super) struct GrantState {
     pub(super) previous_span: MaybeSpan,
     /// The longest lease that was requested: the server may keep the hold for this duration.
     pub(super) longest_requested: Duration,
-    /// The end of the guards' hold: no later than they want, and never after `kept_until`.
+    /// The end of the hold for its guards: no later than they want, and never after `kept_until`.
     pub(super) valid_until: Moment,
     /// The time until which the server certainly keeps the hold.
     pub(super) kept_until: Moment,
@@ -63,18 +63,18 @@ pub(super) struct GrantState {
     pub(super) confirmations: u32,
     /// Number of waits that need the hold to last: it is renewed for them, whatever its terms are.
     pub(super) renewing_waits: usize,
-    /// Whether the hold was released, or left to its lease: nothing is reported any more.
+    /// Whether the hold was released, or left to expire. If so, nothing is reported any more.
     pub(super) over: bool,
     /// Whether the client was closed: the hold is no longer renewed.
     pub(super) closed: bool,
     pub(super) lost: Option<LossReason>,
-    /// Set if the server has forgotten the hold in a restart: no majority counts that server before
-    /// this time.
+    /// Set if the server has forgotten the hold in a restart: no `RedLock` counts that server
+    /// before this time.
     pub(super) no_vote_until: Option<Moment>,
     pub(super) failing: Option<(Moment, Cow<'static, str>)>,
 }
 
-/// A maximum hold time that is almost over.
+/// A maximum hold time that is about to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ending {
     pub(super) left: Duration,
@@ -125,7 +125,7 @@ impl GrantState {
     }
 
     /// Returns the values that the holder and the watchdog depend on. While they do not change,
-    /// neither must be notified of guards that join or leave.
+    /// neither needs to learn of guards that join or leave.
     pub(super) fn schedule(&self) -> Schedule {
         Schedule {
             watch_every: self.watch_every(),
@@ -148,21 +148,21 @@ impl GrantState {
         {
             return false;
         }
-        // The next holder relies on the server's last confirmation. It must be recent, because
-        // another client may have ended the hold by force since.
+        // The next holder relies on the server's last confirmation. The confirmation must be
+        // recent, because another client may have ended the hold by force since then.
         let unconfirmed = now.saturating_sub(self.confirmed_at);
         self.check(now).is_none()
             && unconfirmed <= MAX_UNCONFIRMED.min(terms.lease / 20)
             && self.valid_until.saturating_sub(now) >= terms.lease / 2
     }
 
-    /// Returns whether another holder may still have it under the same id.
+    /// Returns whether the hold may still pass to another holder under the same id.
     pub(super) fn is_transferable(&self, now: Moment) -> bool {
         now.saturating_sub(self.granted_at) <= TRANSFERABLE_FOR
     }
 
-    /// Returns the due time of a hold that is due at `at`. With `is_exact`, it must not be due
-    /// earlier.
+    /// Returns the due time for a hold that is due at `at`. With `is_exact`, the hold must not be
+    /// due earlier.
     pub(super) fn due_at(&self, at: Moment, is_exact: bool) -> Option<DueTime> {
         if self.over {
             return None;
@@ -186,7 +186,7 @@ impl GrantState {
         limit.into_iter().chain(cut).min()
     }
 
-    /// Returns whether the server still keeps the hold when its guards have lost it for this
+    /// Returns whether the server still keeps the hold after its guards have lost it for this
     /// reason.
     pub(super) fn outlasts(&self, reason: &LossReason) -> bool {
         let is_ended_here = matches!(
@@ -196,8 +196,8 @@ impl GrantState {
         is_ended_here || self.is_shortened()
     }
 
-    /// Returns the time at which the work counts as stalled. `None` while nothing depends on
-    /// progress, or a wait needs the hold: the work has not begun.
+    /// Returns the time at which the work counts as stalled. Returns `None` while nothing depends
+    /// on progress, or while a wait needs the hold, because the work has not begun.
     pub(super) fn stalls_at(&self) -> Option<Moment> {
         let watch = self.holding.progress.as_ref()?;
         let within = self.holding.claims.progress_within()?;
@@ -211,7 +211,8 @@ impl GrantState {
         (self.renewing_waits == 0).then(|| watch.next_check(within))
     }
 
-    /// Returns the work that has made no progress for half of its time, once for each stall.
+    /// Returns the stall if the work has made no progress for half of the permitted time. Returns
+    /// each stall only once.
     pub(super) fn newly_stalling(&mut self, now: Moment) -> Option<Stalling> {
         self.stalls_at()?;
         let within = self.holding.claims.progress_within()?;
@@ -226,7 +227,7 @@ impl GrantState {
     }
 
     /// Returns the maximum hold time whose end is at most `before` away, and the time that is left.
-    /// Once for each maximum.
+    /// Returns each maximum only once.
     pub(super) fn newly_ending(&mut self, before: Duration, now: Moment) -> Option<Ending> {
         self.announces_at(before).filter(|at| *at <= now)?;
         let (end, limit) = self.holding.claims.unannounced_limit()?;
@@ -289,7 +290,7 @@ impl GrantState {
         })
     }
 
-    /// Returns the lease that the watchdog asks for: the full lease that its guards want, or the
+    /// Returns the lease that the watchdog requests: the full lease that the guards want, or the
     /// rest of a fixed one. After the client was closed, the request only reminds the server of the
     /// rest.
     pub(super) fn lease_to_renew(&self, now: Moment) -> Duration {
@@ -300,9 +301,9 @@ impl GrantState {
         }
     }
 
-    /// Notes that a renewal is sent. It counts as failing until it is confirmed. This does not
-    /// apply to a reminder of a fixed lease, whose end does not move. Returns `true` for the first
-    /// renewal since one was confirmed.
+    /// Notes that a renewal is sent. The renewal counts as failing until it is confirmed. This does
+    /// not apply to a reminder of a fixed lease, because its end does not move. Returns `true` for
+    /// the first renewal since the last confirmed one.
     pub(super) fn renewal_sent(&mut self, sent: Moment) -> bool {
         if self.reasserts_fixed_lease() {
             return false;
@@ -331,7 +332,8 @@ impl GrantState {
     /// Returns the time for which the lock stays locked after its last guard has left.
     pub(super) fn rest_of_min_hold(&mut self, now: Moment) -> Option<Duration> {
         let rest = self.holding.claims.rest(now)?;
-        // The server has ended a lost hold, or another client may have the lock already.
+        // If the hold is lost, the server has ended it, or another client may already have the
+        // lock.
         self.check(now).is_none().then_some(rest)
     }
 
@@ -358,8 +360,8 @@ impl GrantState {
         exit
     }
 
-    /// Records a loss if the deadline has passed, and returns the reason. Judges by the clock, so that a
-    /// late timer can't keep a dead hold alive.
+    /// Records a loss if the deadline has passed, and returns the reason. Compares the deadline
+    /// with the clock, so that a late timer can't keep a dead hold alive.
     pub(super) fn check(&mut self, now: Moment) -> Option<&LossReason> {
         if self.lost.is_none() && !self.over && now >= self.deadline() {
             self.lost = Some(match self.holding.claims.first_limit() {
@@ -467,7 +469,7 @@ mod tests {
         assert!(!state.can_be_handed_over(short, now + MAX_UNCONFIRMED));
     }
 
-    /// Checks that even a recent confirmation does not help.
+    /// Checks that a hold of this age is not handed over, even if it was confirmed recently.
     #[test]
     fn only_what_was_granted_within_a_second_is_handed_over() {
         let (mut state, granted) = confirmed();

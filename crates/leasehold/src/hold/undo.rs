@@ -9,22 +9,23 @@ use crate::backend::{Reply, Ticket};
 use crate::clock::Moment;
 
 /// The undo of a hold. It is armed before the request for the hold is sent, and then moves into the
-/// guard. If it is dropped while armed, it releases the hold. A request that was not sent yet is
-/// removed from the queue. A request that was sent is followed by its release on the same
-/// connection.
+/// guard. If it is dropped while armed, it releases the hold: it removes the request from the
+/// connection's queue if the request was not sent yet, or else sends the release after it on the
+/// same connection.
 ///
 /// If it were armed later, a future that is dropped before the reply arrives would leave the lock
 /// held for a whole lease.
 ///
-/// A waiter with a place in a queue on the server asks again and again with one id. It keeps one
+/// A waiter with a place in a queue on the server repeats its request with one id. It keeps one
 /// undo from its first request on: the release gives back the lock or the place, whichever exists.
 pub(crate) struct Undo<H: Releasable = Grant> {
     cleanup: Arc<Cleanup>,
     hold: Arc<H>,
     state: UndoState,
-    /// Whether an earlier request for the same hold has taken a place in the queue, or may have.
+    /// Whether an earlier request for the same hold has taken a place in the queue, or may have
+    /// taken one.
     may_be_queued: bool,
-    /// The time until which the server could still run an earlier request that it never answered.
+    /// The time until which the server could still run an earlier request that was never answered.
     late_until: Option<Moment>,
 }
 
@@ -32,7 +33,7 @@ enum UndoState {
     Disarmed,
     /// The outcome of the request is not known yet. The ticket is set once the request is queued.
     InFlight(Option<Ticket>),
-    /// The request was refused for now, with a place in the queue.
+    /// The request was not granted yet, but has a place in the queue.
     Queued,
     Held,
 }
@@ -48,7 +49,7 @@ impl<H: Releasable> Undo<H> {
         }
     }
 
-    /// Notes that the request is in the queue or was sent, as `reply`.
+    /// Notes that the request is in the connection's queue or was sent; `reply` will be its answer.
     pub(crate) fn watch(&mut self, reply: &Reply) {
         self.state = UndoState::InFlight(Some(reply.ticket()));
     }
@@ -65,12 +66,12 @@ impl<H: Releasable> Undo<H> {
     }
 
     /// Returns whether the hold has a place in the queue, as far as the client knows: the last
-    /// request was answered with a place, or did not run after an earlier one had taken it.
+    /// request was answered with a place, or it did not run, but an earlier one had taken a place.
     pub(crate) fn has_place(&self) -> bool {
         matches!(self.state, UndoState::Queued)
     }
 
-    /// Disarms the undo: nothing must be undone.
+    /// Disarms the undo, because nothing must be undone.
     pub(crate) fn disarm(&mut self) {
         self.state = UndoState::Disarmed;
     }
@@ -78,7 +79,8 @@ impl<H: Releasable> Undo<H> {
     /// Notes that the server has released the hold.
     pub(crate) fn given_back(&mut self) {
         self.disarm();
-        // An earlier request may arrive after the release, and take the lock without a holder.
+        // An earlier request may arrive after the release, and take the lock although no holder
+        // wants it.
         if self.may_arrive_late() {
             self.cleanup.give_back_again(Arc::clone(&self.hold));
         }
@@ -88,7 +90,7 @@ impl<H: Releasable> Undo<H> {
     /// one may have run.
     pub(crate) fn failed(&mut self, outcome: Outcome) {
         match outcome {
-            // Still armed: an earlier request has a place in the queue.
+            // The undo stays armed, because an earlier request has a place in the queue.
             Outcome::DidNotRun if self.may_be_queued => self.state = UndoState::Queued,
             Outcome::DidNotRun => self.disarm(),
             Outcome::MayHaveRun => {
@@ -101,14 +103,15 @@ impl<H: Releasable> Undo<H> {
         }
     }
 
-    /// Takes over the duty of `other`: this undo also releases what `other` would have released.
-    /// That is the same hold, or a place that is removed with the place of this one.
+    /// Takes over the duty of `other`: this undo also releases what `other` would have released:
+    /// the same hold, or a place that is removed together with this undo's place.
     pub(crate) fn take_over(&mut self, mut other: Self) {
         self.late_until = self.late_until.max(other.late_until);
         other.disarm();
     }
 
-    /// Returns whether an earlier request may still be granted when no waiter wants it any more.
+    /// Returns whether an earlier request may still be granted after its waiter has stopped
+    /// waiting.
     pub(crate) fn has_late_request(&self) -> bool {
         self.may_arrive_late()
     }
@@ -139,7 +142,7 @@ impl<H: Releasable> Undo<H> {
         self.cleanup.is_forked()
     }
 
-    /// Does immediately what dropping would do. Afterwards the undo is disarmed.
+    /// Does now what dropping the undo would do, and disarms the undo.
     pub(crate) fn give_back_now(&mut self) {
         let state = std::mem::replace(&mut self.state, UndoState::Disarmed);
         if matches!(state, UndoState::Disarmed) || self.is_forked() {

@@ -1,8 +1,8 @@
-//! The watchdog: renews the holds of a client before their leases end, each on its own terms, and
-//! notifies a holder that its hold is lost.
+//! The watchdog renews the holds of a client before their leases end, each on its own terms, and
+//! notifies a holder if its hold is lost.
 //!
-//! Each client has one task and one table of due times. Renewals that are due together travel
-//! together, because the connection's queue puts them into one call.
+//! Each client has one task and one table of due times. Renewals that are due at the same time are
+//! sent in one call, because the connection's queue combines them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ struct WatchdogShared {
     timers: Timers,
     holds: Mutex<WatchedHolds>,
     /// The time at which the task wakes by itself, in ms; `u64::MAX` for never. Only a hold that is
-    /// due earlier must wake the task, which is rare.
+    /// due earlier must wake the task. Such holds are rare.
     wakes_at_ms: AtomicU64,
     changed: Notify,
 }
@@ -51,7 +51,7 @@ type WatchedHolds = Wheel<Watched>;
 
 struct Watched {
     hold: Arc<Grant>,
-    /// The time by which its renewal may be early, so that it is sent together with others.
+    /// The time by which the renewal may be sent early, to share a call with others.
     slack: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Watchdog {
         self.shared.schedule(hold);
     }
 
-    /// Forgets a hold that was released, or left to its lease.
+    /// Forgets a hold that was released, or that is left to expire.
     pub(crate) fn remove(&self, hold: &Grant) {
         self.shared.unschedule(hold);
     }
@@ -95,8 +95,8 @@ impl Watchdog {
         self.task.is_finished()
     }
 
-    /// Returns the number of watched holds. A hold that was released because its next waiter had
-    /// left is over. It is removed from the table when it is due.
+    /// Returns the number of watched holds. Does not count a hold that was released because its
+    /// next waiter had left. Such a hold is removed from the table when it is due.
     pub(crate) fn len(&self) -> usize {
         let holds = self.shared.holds.lock();
         holds
@@ -115,12 +115,12 @@ impl Drop for Watchdog {
 impl WatchdogShared {
     /// Schedules the hold for the time at which it is due, or somewhat earlier.
     fn schedule(&self, hold: &Arc<Grant>) {
-        // Spreads holds that were acquired together, or renewed together after an outage. Otherwise
-        // thousands of holds would be due in one burst each time, and the client's other requests
-        // would wait behind that burst.
+        // This spreads holds that were acquired at the same time, or renewed at the same time after
+        // an outage. Otherwise thousands of holds would be due in one burst each time, and the
+        // client's other requests would have to wait for that burst.
         let part = SPREAD * fastrand::f64();
-        // Computed with the table locked: a hold that is released at the same time is removed from
-        // the table after this, or is already over.
+        // Compute this with the table locked: a hold that is released at the same time is removed
+        // from the table later, or is already marked as released.
         let holds = self.holds.lock();
         let due = hold.next_due(part);
         self.put(holds, hold, due);
@@ -142,7 +142,7 @@ impl WatchdogShared {
         let old = old.and_then(|old| holds.remove(old, hold.wheel_index()));
         let Some(due) = due else {
             drop(holds);
-            // Dropped after unlocking: this may drop the last reference to a grant.
+            // Drop this after unlocking: it may be the last reference to a grant.
             drop(old);
             return;
         };
@@ -167,9 +167,8 @@ impl WatchdogShared {
         drop(watched);
     }
 
-    /// Takes the holds that are due, and holds that are due so soon that they may be renewed
-    /// together with them. Takes `capacity` holds at most. The task that renews them puts them
-    /// back.
+    /// Takes the holds that are due, and holds that are due so soon that they may be renewed in the
+    /// same call. Takes at most `capacity` holds. The task that renews them puts them back.
     fn take_due(&self, now: Moment, capacity: usize) -> Vec<Arc<Grant>> {
         let mut due = Vec::new();
         let mut holds = self.holds.lock();
@@ -207,8 +206,8 @@ impl WatchdogShared {
     /// even if its hold no longer exists: one idle wake-up costs less than a notification for each
     /// short hold.
     fn next_wake(&self) -> Option<Moment> {
-        // The time is set under the lock: a hold that is added later sees it, and wakes the task if
-        // it is due earlier.
+        // Set the time under the lock: a thread that adds a hold later sees the time, and wakes the
+        // task if that hold is due earlier.
         let holds = self.holds.lock();
         let now_ms = self.timers.now().as_millis();
         let set_ms = self.wakes_at_ms.load(Ordering::SeqCst);
@@ -221,17 +220,18 @@ impl WatchdogShared {
     }
 }
 
-/// The part of its period by which a renewal may be early.
+/// The part of its period by which a renewal may be sent early.
 const SPREAD: f64 = 0.2;
-/// Number of renewals that fill a call. No renewal that is not due yet is added to a full call.
+/// The number of renewals that fill a call. A renewal that is not due yet is not added to a full
+/// call.
 const RENEWALS_PER_CALL: usize = 256;
-/// Maximum number of holds that one operation renews. The server runs an operation without
-/// interruption, and this number takes it half a millisecond.
+/// The maximum number of holds that one operation renews. The server runs an operation without
+/// interruption; for this number, it needs half a millisecond.
 const RENEWALS_PER_OPERATION: usize = 128;
 
-/// Maximum number of renewals in progress. After a pause of the process, all holds can be due at
-/// once. The rest wait in the table. In the connection's queue, they would delay the client's other
-/// requests.
+/// The maximum number of renewals in progress. After a pause of the process, all holds can be due
+/// at once. Further holds wait in the table: in the connection's queue, their renewals would delay
+/// the client's other requests.
 const MAX_IN_FLIGHT: usize = 8 * RENEWALS_PER_CALL;
 
 /// Returns the first whole millisecond at which the hold is due.
@@ -244,7 +244,7 @@ async fn run(shared: Arc<WatchdogShared>) {
     let mut in_flight = 0;
     loop {
         // One task renews many holds, so that their renewals are queued together and become one
-        // call. A task for each would cost more than the renewal.
+        // call. A task for each hold would cost more than its renewal.
         let due = shared.take_due(shared.timers.now(), MAX_IN_FLIGHT - in_flight);
         in_flight += due.len();
         for due in due.chunks(RENEWALS_PER_CALL) {
@@ -254,7 +254,7 @@ async fn run(shared: Arc<WatchdogShared>) {
             in_flight -= done.unwrap_or(0);
         }
         if renewals.is_empty() {
-            // A task that panicked has not returned the number of its holds.
+            // If a task has panicked, the number of its holds is unknown.
             in_flight = 0;
         }
         if in_flight == MAX_IN_FLIGHT {
@@ -305,7 +305,7 @@ async fn process_due(shared: Arc<WatchdogShared>, holds: Vec<Arc<Grant>>) -> usi
             }
         }
     }
-    // Sorted so that renewals that can travel together and ask for the same lease are adjacent.
+    // Sort the renewals so that renewals for one operation and with the same lease are adjacent.
     renewals.sort_by_key(Renewal::order);
     let groups = renewals
         .chunk_by(|one, other| one.group().is_some() && one.travels_with(other))
@@ -318,7 +318,7 @@ async fn process_due(shared: Arc<WatchdogShared>, holds: Vec<Arc<Grant>>) -> usi
 struct Renewal {
     hold: Arc<Grant>,
     lease: Duration,
-    /// Whether it is the first renewal since one was confirmed.
+    /// Whether this is the first renewal since the last confirmed one.
     first: bool,
     /// The server that has the hold.
     node: usize,
@@ -333,7 +333,7 @@ impl Renewal {
         Some((batch.step.name, self.node))
     }
 
-    /// Returns the sort key by which renewals that can travel together are adjacent.
+    /// Returns the sort key. With it, renewals that fit into one operation are adjacent.
     fn order(&self) -> (Option<(&'static str, usize)>, Route, Duration) {
         (self.group(), self.route, self.lease)
     }
@@ -344,7 +344,7 @@ impl Renewal {
 }
 
 impl WatchdogShared {
-    /// Renews a group of holds that travel together, or a single hold.
+    /// Renews a group of holds with one operation, or renews a single hold.
     async fn renew(&self, now: Moment, group: &[Renewal]) {
         let Some(request) = batch_request(group) else {
             join_all(group.iter().map(|one| self.renew_alone(now, one))).await;
@@ -369,11 +369,13 @@ impl WatchdogShared {
                         Some(failure) => self.renewal_failed(now, one, failure),
                     }
                 }
-                // Sent one by one, because the server then says what happened to each hold.
+                // Renew the holds one by one, because the server then says what happened to each
+                // hold.
                 let now = self.timers.now();
                 join_all(alone.into_iter().map(|(_, one)| self.renew_alone(now, one))).await;
             }
-            // The reply does not say anything about single holds: one name is denied, or all are.
+            // The reply does not say which holds it concerns: one name may be denied, or all of
+            // them.
             Ok(_) => self.renew_one_by_one(group).await,
             Err(failure) if failure.outcome == Outcome::DidNotRun && !failure.may_heal() => {
                 self.renew_one_by_one(group).await;
@@ -428,11 +430,11 @@ impl WatchdogShared {
     }
 }
 
-/// Maximum length of a lease in ms.
+/// The maximum length of a lease in ms, in digits.
 const LEASE_LEN: usize = 20;
 
-/// Returns the request that renews all of these; `None` if they have no such request, or there is
-/// only one.
+/// Returns the request that renews all these holds. Returns `None` if their kind has no such
+/// request, or if there is only one hold.
 fn batch_request(group: &[Renewal]) -> Option<Operation> {
     let [first, _, ..] = group else {
         return None;
@@ -464,7 +466,7 @@ impl Grant {
 }
 
 /// Schedules the next attempt after a renewal that failed, or was refused because the work had
-/// stalled. Does not if the lease is over.
+/// stalled. Schedules nothing if the lease has expired.
 fn try_again_soon(shared: &WatchdogShared, hold: &Arc<Grant>) {
     let now = shared.timers.now();
     let remaining = hold.valid_until().saturating_sub(now);
@@ -477,15 +479,16 @@ fn try_again_soon(shared: &WatchdogShared, hold: &Arc<Grant>) {
         }
         return;
     }
-    // An eighth of the remaining time: several attempts fit into the rest of any lease, and they
-    // follow faster towards its end. At most half a second, so that a short outage costs no more
-    // than that. At least 5 ms, so that the last attempts are not a busy loop.
+    // The pause is an eighth of the remaining time: several attempts fit into the rest of any
+    // lease, and they follow faster towards its end. It is at most half a second, so that a short
+    // outage delays a renewal no longer than that, and at least 5 ms, so that the last attempts are
+    // not a busy loop.
     let pause = (remaining / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
     shared.schedule_at(hold, now + pause);
 }
 
-/// Ends a hold that its holder already counts as lost by the clock. Then the lock is free for other
-/// clients.
+/// Ends a hold that is already lost for its holder, according to the clock. After that, the lock is
+/// free for other clients.
 fn end_hold(shared: &WatchdogShared, hold: &Arc<Grant>, reason: &LossReason) {
     log(
         || tracing::warn!(key = %hold.key, %reason, "releasing a lost hold that the server still keeps"),
@@ -523,9 +526,9 @@ pub(crate) async fn try_renew(
 
 /// The server's answer to a renewal.
 struct RenewalReply {
-    /// The time for which the server keeps the hold now.
+    /// The remaining time for which the server will keep the hold.
     remaining: Duration,
-    /// The longest lease that was requested until now.
+    /// The longest lease that was requested so far.
     longest: Duration,
 }
 
@@ -537,7 +540,8 @@ struct RenewalRequest<'a> {
 }
 
 impl RenewalRequest<'_> {
-    /// Sends the renewal. `sent` has its time, and whether it is the first since one was confirmed.
+    /// Sends the renewal. `sent` contains the time, and whether this is the first renewal since the
+    /// last confirmed one.
     async fn send(
         &self,
         lease: Duration,
@@ -561,14 +565,14 @@ impl RenewalRequest<'_> {
         let Some(confirmed) = self.send_once(lease, None, sent).await? else {
             return Ok(Renewed::Lost);
         };
-        // More than any guard asked for: the server's clock was set back, or another client has
-        // changed the expiry. If the holder died, the lock would remain for that long. The
-        // comparison uses the longest lease requested until now, not until this request was sent:
-        // an extension may have been sent since.
+        // The server keeps the hold for longer than any guard asked for: the server's clock was set
+        // back, or another client has changed the expiry. If the holder died, the lock would remain
+        // for all this time. The comparison uses the longest lease requested until now, not until
+        // this request was sent: an extension may have been sent since then.
         let RenewalReply { remaining, longest } = confirmed;
         if remaining > longest + Duration::from_secs(1) && !self.hold.is_over() {
-            // The limit is half-way between the two: a copy of this request that arrives late must
-            // find nothing to shorten.
+            // The limit is half-way between the two, so that a copy of this request that arrives
+            // late does not find anything to shorten.
             let most = longest + (remaining - longest) / 2;
             let now = self.timers.now();
             let sent = (now, self.hold.renewal_sent(now));
@@ -579,7 +583,8 @@ impl RenewalRequest<'_> {
         Ok(Renewed::Yes)
     }
 
-    /// Asks once. `None` if the hold is lost. Its `Grant::loss` then has the reason.
+    /// Sends the renewal once. Returns `None` if the hold is lost; its `Grant::loss` then has the
+    /// reason.
     async fn send_once(
         &self,
         lease: Duration,
@@ -600,7 +605,7 @@ impl RenewalRequest<'_> {
                 mark_gone(self.backend, hold, self.timers).await;
                 Ok(None)
             }
-            // The key holds something else, so the hold no longer exists.
+            // The key contains something other than this hold, so the hold no longer exists.
             Err(Failure {
                 cause: Cause::WrongKind(_),
                 ..
@@ -616,11 +621,11 @@ impl RenewalRequest<'_> {
     }
 }
 
-/// Marks a hold that the server no longer has as lost, and reports the reason to its holder.
+/// Marks a hold as lost because the server no longer has it, and reports the reason to its holder.
 pub(crate) async fn mark_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
     if !hold.is_over() {
-        // Read first: this concerns the reply that has arrived, and the server may restart again at
-        // any time.
+        // Read this first: it concerns the reply that has arrived, and the server may restart again
+        // at any time.
         let started = backend.replaced_since(hold.confirmed_at());
         let reason = why_lost(backend, hold, timers).await;
         // If the reason is `Forced`, an operator ended the hold after the restart.
@@ -633,11 +638,12 @@ pub(crate) async fn mark_gone(backend: &Backend, hold: &Grant, timers: &Timers) 
 
 /// Returns why the server no longer has a hold, as far as the server knows.
 pub(crate) async fn why_lost(backend: &Backend, hold: &Grant, timers: &Timers) -> LossReason {
-    // A hold past its deadline has run out, whether another client has the lock since or not.
+    // A hold past its deadline has run out, whether or not another client has got the lock since
+    // then.
     if timers.now() >= hold.valid_until() {
         return LossReason::Expired;
     }
-    // Short, because the holder does not know of the loss yet and is still working.
+    // This limit is short, because the holder does not know of the loss yet and is still working.
     const LIMIT: Duration = Duration::from_millis(250);
     let asked = backend.submit(hold.steps.why_lost());
     match timers.timeout(LIMIT, asked).await {

@@ -1,12 +1,12 @@
-//! A table of due times for very many entries, called things. Inserting, removing and moving one
-//! costs the same however many there are. Things that are due in the same 67 ms are in one list, in
-//! no order. Each thing knows its index in the list.
+//! A table of due times for very many entries, called things. The cost of inserting, removing or
+//! moving a thing does not depend on how many things there are. Things that are due in the same 67
+//! ms are in one list, without an order. Each thing knows its index in the list.
 
 use std::collections::BTreeMap;
 
 use crate::clock::Moment;
 
-/// Width of a list in bits of a time in nanoseconds: 2^26 ns are 67 ms.
+/// The width of a list, in bits of a time in nanoseconds: 2^26 ns are 67 ms.
 const LIST_BITS: u32 = 26;
 
 /// A thing that knows its index in a list.
@@ -51,8 +51,8 @@ impl<T: Indexed> Wheel<T> {
         Some(thing)
     }
 
-    /// Removes a thing for which `wanted` is true from the list that is due first. Checks no other
-    /// list, even if no thing is wanted in this one.
+    /// Removes a thing for which `wanted` is true from the list that is due first. Does not check
+    /// the other lists, even if this list has no such thing.
     pub(super) fn take_next(&mut self, wanted: impl Fn(Moment, &T) -> bool) -> Option<T> {
         let (number, list) = self.lists.iter_mut().next()?;
         let index = list.iter().rposition(|(at, thing)| wanted(*at, thing))?;

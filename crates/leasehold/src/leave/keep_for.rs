@@ -15,7 +15,7 @@ use crate::hold::watchdog::why_lost;
 use crate::key::Key;
 use crate::local::reentry::Held;
 
-/// The reason why a lock of some kinds can't be kept.
+/// The reason why locks of some kinds can't be kept.
 pub(crate) const SEVERAL_HOLDERS: &str = "several clients can hold a lock of its kind at a time";
 
 pub(crate) fn cannot_keep(key: &Key, why: &str) -> Error {
@@ -26,8 +26,9 @@ pub(crate) fn cannot_keep(key: &Key, why: &str) -> Error {
     Error::new(ErrorKind::Misuse, message).with_key(key)
 }
 
-/// A request that was sent to keep a hold for a fixed time. The hold is over here: no guard relies
-/// on it. No renewal begins later, and the server refuses a renewal that arrives later.
+/// A request that was sent to keep a hold for a fixed time. For this process, the hold has ended:
+/// no guard relies on it. No renewal begins after this request, and the server refuses a renewal
+/// that arrives after it.
 pub(crate) struct KeepForRequest {
     context: Arc<Context>,
     held: Arc<Held>,
@@ -47,8 +48,8 @@ impl KeepForRequest {
             context: Arc::clone(context),
             held: Arc::clone(held),
             operation,
-            // Taken before the request is sent, so that the task that asks for confirmations ends:
-            // the reply to this request is a confirmation, too.
+            // Take the mark before the request is sent, so that the task that asks for
+            // confirmations ends: the reply to this request is a confirmation, too.
             mark: held.hold().mark_end(),
         };
         let first = (keeping.ask(), context.clock.now());
@@ -61,7 +62,7 @@ impl KeepForRequest {
         backend.submit_by(self.operation.clone(), route)
     }
 
-    /// Sends the request again until it is answered, or the time limit is over.
+    /// Sends the request again until it is answered, or until the time limit has passed.
     pub(crate) async fn answered(self, first: (Reply, Moment)) -> Result<()> {
         let (context, hold) = (&self.context, self.held.hold());
         let (mut limit, mut unanswered) = (None, None);
@@ -101,7 +102,7 @@ impl KeepForRequest {
     }
 
     /// Returns the error for a hold that no longer exists. `unanswered` is the failure of an
-    /// earlier request, which may have kept the hold for a time that is over.
+    /// earlier request, which may have kept the hold for a time that has already passed.
     async fn gone_error(&self, unanswered: Option<Failure>) -> Error {
         let (context, hold) = (&self.context, self.held.hold());
         if let Some(failure) = unanswered {

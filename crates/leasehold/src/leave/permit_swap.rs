@@ -24,7 +24,7 @@ pub(super) struct PermitSwap {
     held: Arc<Held>,
     /// The permits that the request adds.
     next: Undo,
-    /// The operation, which changes nothing when it is repeated.
+    /// The operation. Repeating it changes nothing.
     operation: Operation,
     first: (Reply, Moment),
     undelivered: UndeliveredPermits,
@@ -38,8 +38,8 @@ pub(super) enum NotSwapped {
     Unanswered(Failure),
 }
 
-/// A wake-up that runs on drop, unless the next waiter got the permits: they return to the server,
-/// so waiters of the process may ask again.
+/// A wake-up that runs on drop, unless the next waiter got the permits. Without it, the permits
+/// return to the server, so the waiters of the process are woken to ask the server again.
 struct UndeliveredPermits {
     local: RecordRef,
     clock: Clock,
@@ -82,7 +82,7 @@ impl PermitSwap {
         );
         next.follows(hold);
         let mut next = Undo::arm(&context.cleanup, next);
-        // A renewal that ran after the request would not find the permits.
+        // A renewal after this request would not find the permits.
         hold.end();
         context.watchdog.remove(hold);
         let reply = context.backend.submit(operation.clone());
@@ -115,9 +115,9 @@ impl PermitSwap {
         let (backend, clock) = (&context.backend, context.clock);
         let (mut limit, mut sent_before) = (None, false);
         let should_retry = |failed: FailedAttempt<'_>| {
-            // Repeated for as long as a release would be. The server's reply to a repeated request
-            // still says whether the permits were held until now, even if only the first reply was
-            // lost.
+            // The request is repeated for as long as a release would be. Even if the reply to the
+            // first request was lost, the reply to a repeated one still says whether the permits
+            // were held until now.
             let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout());
             let should_retry = failed.failure.may_heal() && clock.now() < limit;
             sent_before |= failed.failure.outcome == Outcome::MayHaveRun;
@@ -134,8 +134,8 @@ impl PermitSwap {
                     return Ok(());
                 }
                 Ok(Value::Int(0)) => {
-                    // After an earlier request the undo stays armed: that request may have added
-                    // the new permits, and another client may have ended them since.
+                    // If a request was sent before, the undo stays armed: that request may have
+                    // added the new permits, and another client may have ended them since then.
                     if !sent_before {
                         next.disarm();
                     }
@@ -143,7 +143,7 @@ impl PermitSwap {
                     undelivered.done = true;
                     return Err(NotSwapped::GiveBack { sent_before });
                 }
-                // Both undos stay armed: the reply makes no sense.
+                // Both undos stay armed, because the reply makes no sense.
                 Ok(_) => backend.malformed(),
                 Err(failure) => failure,
             };
@@ -162,7 +162,7 @@ impl PermitSwap {
 impl UndeliveredPermits {
     fn deliver(&mut self, next: Undo) {
         let now = self.clock.now();
-        // `false` means that the reply arrived after the lease was over.
+        // `false` means that the reply arrived after the lease had ended.
         if next.hold().granted(None) {
             match self.local.give_new(next, now) {
                 Ok(()) => self.done = true,

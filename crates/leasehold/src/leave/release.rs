@@ -27,7 +27,7 @@ pub(super) struct ReleaseRequest {
     local: Option<RecordRef>,
     /// The earlier holders of the hold in this process.
     mark: ConfirmationMark,
-    /// Number of connections of this client among those that the release notifies.
+    /// The number of this client's own connections that the release notifies.
     own_connections: Option<i64>,
     /// Whether the server grants the lock to the next waiter, if that waiter belongs to this
     /// process.
@@ -64,7 +64,7 @@ impl ReleaseRequest {
         let release = match next {
             Some(queued) => queued.release_to_next(terms.first_lease()),
             None => {
-                // Created only if it is sent: most releases notify no client.
+                // Create the request only if it is sent: most releases do not notify a client.
                 let notify = notifies.then(|| steps.release_and_notify()).flatten();
                 notify.unwrap_or_else(|| steps.release())
             }
@@ -104,7 +104,8 @@ impl ReleaseRequest {
             let Some(id) = ids.first() else { return false };
             let steps = queued.of_waiter(id.clone());
             let terms = hold.terms();
-            // Its lease counts from the release, which was sent before the grant.
+            // The lease of the new hold counts from the release, which was sent before the server
+            // granted this hold.
             let asked = Asked {
                 lease: terms.first_lease(),
                 at: sent,
@@ -144,8 +145,8 @@ impl ReleaseRequest {
         if self.local.is_some() || receivers_plus_one <= 1 || !self.held.has_slice() {
             return;
         }
-        // A task that is alone in its process needs no slice as long as no other client wants the
-        // lock. So for most names nothing is remembered.
+        // A task that is alone in its process does not need a slice as long as no other client
+        // wants the lock. So the process does not have to remember anything about most names.
         let (backend, hold) = (&self.context.backend, self.held.hold());
         let is_subscribed = (hold.steps.counted_channel())
             .is_some_and(|channel| backend.channels().is_live(channel));
@@ -155,15 +156,15 @@ impl ReleaseRequest {
         }
     }
 
-    /// Sends the release again until it is answered, or the time limit is over.
+    /// Sends the release again until it is answered, or until the time limit has passed.
     pub(super) async fn answered(self, first: (Reply, Moment)) -> Result<()> {
         let (backend, timers) = (&self.context.backend, &self.context.timers);
         let hold = self.held.hold();
         let sent = first.1;
         let (mut limit, mut sent_before) = (None, self.sent_before);
         let should_retry = |failed: FailedAttempt<'_>| {
-            // Retried for as long as one more reply may take. Then the caller gets the error, and
-            // the undo continues in the background.
+            // Retry for as long as one more reply may take. After that, the caller gets the error,
+            // and the undo continues in the background.
             let limit = *limit.get_or_insert(timers.now() + backend.reply_timeout());
             let should_retry = failed.failure.may_heal() && timers.now() < limit;
             sent_before |= should_retry && failed.failure.outcome == Outcome::MayHaveRun;
@@ -180,7 +181,7 @@ impl ReleaseRequest {
             }
         };
         self.held.given_back();
-        // A list contains the id of the new holder.
+        // If the reply is a list, it contains the id of the new holder.
         let is_granted = self.grants_next && matches!(reply, Value::List(_));
         if was_ours(&reply) || is_granted {
             hold.deliver(self.mark, &Confirmation::Held);
@@ -196,7 +197,7 @@ impl ReleaseRequest {
             None => why_lost(backend, hold, timers).await,
         };
         // An earlier request that was not answered may have released the hold, which was then held
-        // until that request. Only the reason `Forced` is certain, because the server notes which
+        // until that request. Only the reason `Forced` is certain, because the server records which
         // holds were ended by force.
         if sent_before && reason != LossReason::Forced {
             hold.deliver(self.mark, &Confirmation::Unknown);

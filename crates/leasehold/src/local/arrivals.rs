@@ -1,5 +1,5 @@
 //! The times at which waiters of this process began to wait for a name. Operators see the oldest
-//! wait of each name.
+//! wait for each name.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -63,10 +63,10 @@ impl Arrivals {
 }
 
 impl LocalRecords {
-    /// Returns the names with a wait that began at `before` or earlier, and when the oldest wait of
-    /// each name began. Returns at most `limit` names: those with the oldest waits, the oldest
-    /// first. When one of these waits ends, [`reported_wait_over`](Self::reported_wait_over) is
-    /// notified.
+    /// Returns the names with a wait that began at `before` or earlier, and the time at which the
+    /// oldest wait for each name began. Returns at most `limit` names: the names with the oldest
+    /// waits, the oldest wait first. When one of these waits ends,
+    /// [`reported_wait_over`](Self::reported_wait_over) is notified.
     pub(crate) fn report_waits(&self, before: Moment, limit: usize) -> Vec<(String, Moment)> {
         let table = self.table.lock();
         let waits = table.records.iter().filter_map(|(key, record)| {
@@ -74,7 +74,7 @@ impl LocalRecords {
             (since <= before).then_some((since, key))
         });
         let reported = smallest(waits, limit).into_iter().filter_map(|(_, key)| {
-            // That wait may have ended since, so that a younger one is the oldest now.
+            // That wait may have ended since then. If so, a younger wait is now the oldest.
             let since = table.records.get(key)?.arrivals.report_oldest()?;
             Some((key.as_str().to_owned(), since))
         });
@@ -128,7 +128,8 @@ mod tests {
     fn the_oldest_waits_of_many_are_found_by_few_comparisons() {
         const WAITS: usize = 50_000;
         const LIMIT: usize = 1000;
-        // The youngest first: each one replaces another, which is the worst case.
+        // The waits are visited from the youngest to the oldest, which is the worst case: each one
+        // replaces another.
         let all = (0..WAITS as u64).rev().map(ComparisonCounter);
         let found = smallest(all, LIMIT);
         let compared = COMPARED.load(Relaxed);

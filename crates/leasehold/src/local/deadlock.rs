@@ -1,9 +1,9 @@
-//! Deadlock detection: finds owners of this process that wait for each other for ever. The last of
-//! them to wait gets an error.
+//! Deadlock detection. It finds owners of this process that would wait for each other forever. The
+//! owner that begins to wait last gets an error.
 //!
 //! An owner does one thing at a time, like a thread: while it waits, it releases nothing. In the
 //! graph, edges lead from an owner that waits without a limit to each owner whose hold excludes it.
-//! Each new wait searches for a circle that it closes, so no circle is missed.
+//! Each new wait searches for a circle that it closes, so every circle is found.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ pub(crate) struct OwnerWait {
 }
 
 impl LocalRecords {
-    /// Notes that the owner begins to wait for a name without a limit. Returns an error if this
-    /// wait closes a circle, in which all owners would wait for ever.
+    /// Notes that the owner begins to wait for a name without a time limit. Returns an error if
+    /// this wait closes a circle, in which all owners would wait forever.
     pub(crate) fn begin_unlimited_wait(
         self: &Arc<Self>,
         key: &Key,
@@ -67,7 +67,7 @@ impl LocalRecords {
     }
 
     /// Returns the waits on a path from `first` to a name that its own owner holds. Follows only
-    /// waits that began earlier: the last wait of a circle finds all others.
+    /// waits that began earlier, because the last wait of a circle finds all others.
     fn circle(&self, first: &Edge) -> Option<Vec<Edge>> {
         let mut seen = HashSet::new();
         // Each edge has the index of the edge before it. The search does not recurse: a long chain
@@ -106,9 +106,9 @@ impl LocalRecords {
         let record = self.table.lock().records.get(key).cloned();
         let holders = record.map(|record| record.owners.lasting());
         let holders = holders.into_iter().flatten();
-        // The waiter's own hold excludes it only if either of them does not re-enter: otherwise the
-        // waiter enters the hold, or reads inside its write hold. An owner that reads and wants to
-        // write is refused before it waits.
+        // The waiter's own hold excludes the waiter only if one of the two is not re-entrant.
+        // Otherwise the waiter enters its hold again, or reads inside its write hold. An owner that
+        // reads and wants to write is refused before it waits.
         let others = holders.filter(|holder| holder.excludes(waiter));
         others.map(|holder| holder.number()).collect()
     }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::Client;
 
-    /// Length of the chain. A recursion of this depth would not fit on the stack of the test's
+    /// The length of the chain. A recursion of this depth would overflow the stack of the test's
     /// thread.
     const OWNERS: usize = 10_000;
     const STACK: usize = 512 << 10;
@@ -236,7 +236,7 @@ mod tests {
         let last = timeout(Duration::from_secs(1), last.acquire()).await;
         let error = last.expect("at once").expect_err("it would wait for ever");
         assert_eq!(error.kind(), ErrorKind::Deadlock);
-        // The owners in between are named, each once.
+        // The message names each owner in between once.
         assert_eq!(error.to_string().matches("held by").count(), OWNERS - 1);
         waits.shutdown().await;
     }

@@ -1,10 +1,10 @@
-//! The hand-over of a hold to the next waiter of the process, which gets it without a request.
-//! `slice.rs` decides for how long a hold stays in the process. The release that hands it over
-//! waits for the server's confirmation (`hold/confirm.rs`).
+//! The hand-over of a hold to the next waiter of the process, which gets the hold without a
+//! request. `slice.rs` decides how long a hold stays in the process. The release that hands the
+//! hold over waits for the server's confirmation (`hold/confirm.rs`).
 //!
 //! The hold is *moved*, with its armed undo: it is either with its holder, or in the slot of one
-//! waiter. It gets a new number each time (`Grant::hand_over`), so that no two holders are ever
-//! confused.
+//! waiter. Each hand-over gives the hold a new number (`Grant::hand_over`), so that two holders are
+//! never confused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use crate::sync::Mutex;
 
 /// A waiter to which a hold can be handed over.
 pub(crate) struct HoldWaiter {
-    /// The terms that the waiter wants. A hold on other terms, or of another number of permits, is
-    /// not handed over to it.
+    /// The terms that the waiter wants. A hold with other terms or another number of permits is not
+    /// handed over to this waiter.
     pub(super) terms: Terms,
     pub(super) permits: u32,
     /// The id of the waiter's place, if the line is on the server.
     pub(super) place_id: Option<String>,
     pub(super) slot: WaiterSlot<Undo>,
-    /// Length of the process's slice, from the server's grant on.
+    /// The length of the process's slice, counted from the server's grant.
     pub(super) slice: Duration,
 }
 
@@ -54,7 +54,8 @@ impl HoldWaiter {
 }
 
 impl Record {
-    /// Returns whether a returned hold stays in this process, because its slice continues.
+    /// Returns whether a returned hold stays in this process, because the process's slice
+    /// continues.
     pub(super) fn hold_stays_local(&self, hold: &Grant, now: Moment, slice: Duration) -> bool {
         let granted = (hold.granted_at(), hold.permits());
         self.slice.lock().hold_stays_local(granted, now, slice)
@@ -105,7 +106,7 @@ impl Record {
             if hold.steps.queue_steps().is_some() {
                 self.slice.lock().begin(now);
             }
-            // The other waiters need not ask the server to learn that the name is held.
+            // The other waiters now know that the name is held, without asking the server.
             line.answered(hold.confirmed_at(), now);
             match line.give(&waker, &hold_waiter, undo) {
                 Ok(()) => return Ok(()),
@@ -150,7 +151,7 @@ impl Place {
     }
 
     /// Resolves when the hold that was granted to this waiter's place on the server has been given
-    /// back. The id of the place belongs to that hold and to no other.
+    /// back. The id of the place belongs only to that hold.
     pub(crate) async fn was_given_back(&self) {
         std::future::poll_fn(|_| match self.wants_more() {
             true => std::task::Poll::Pending,
@@ -164,8 +165,8 @@ impl Place {
             .is_none_or(|hold_waiter| !hold_waiter.slot.is_closed())
     }
 
-    /// Returns whether a request for the place on the server may be sent. If not, the waiter has
-    /// been given a hold, or has had one.
+    /// Returns whether a request for the place on the server may be sent. If not, the waiter has a
+    /// hold, or has had one.
     pub(crate) fn may_ask_in_line(&self) -> bool {
         self.hold_waiter()
             .is_none_or(|hold_waiter| hold_waiter.slot.is_empty())
@@ -191,8 +192,8 @@ impl Place {
         self.local().hold_returned(self.local().now());
     }
 
-    /// Ties the place of a waiter to the hold that was handed over to it: the place ends with the
-    /// hold. `own` is the undo of the place.
+    /// Ties a waiter's place to the hold that was handed over to the waiter, so that the place ends
+    /// with the hold. `own` is the undo of the place.
     pub(crate) fn tie_place_to(&self, hold: &mut Undo, own: Undo) {
         let Some(place) = self.hold_waiter().and_then(|one| one.place_id.as_deref()) else {
             return;
@@ -200,8 +201,8 @@ impl Place {
         let queued = hold.hold().steps.queue_steps();
         match queued {
             Some(_) if place == hold.hold().steps.wire_id() => hold.take_over(own),
-            // If the request for the place may arrive late, its undo must run: otherwise the
-            // request would take a place for no waiter.
+            // If the request for the place may arrive late, its undo must run. Otherwise the
+            // request would take a place that no waiter uses.
             Some(queued) if !own.has_late_request() => {
                 queued.note_handed_to(place);
                 let mut own = own;
@@ -234,7 +235,7 @@ impl HoldWaiter {
 
 /// Releases a hold that has no holder.
 pub(crate) fn give_back(undo: Undo) {
-    // Ended first, so that the watchdog, which still has the hold, does not renew it.
+    // End the hold first, so that the watchdog, which still has the hold, does not renew it.
     undo.hold().end();
     drop(undo);
 }
@@ -255,9 +256,9 @@ pub(super) fn waiter_stalled(record: &Arc<Record>, hold_waiter: &HoldWaiter, now
     }
 }
 
-/// Passes a hold without a holder on to the next waiter, or releases it on the server. No other
-/// waiter may have the hold of the waiter's own place, because the undo of the place also releases
-/// it: that hold ends by `end_own`.
+/// Passes a hold without a holder on to the next waiter, or releases it on the server. A hold that
+/// was granted to the waiter's own place is not passed on, because the undo of the place also
+/// releases it: `end_own` ends that hold.
 fn pass_on(
     record: &Arc<Record>,
     hold_waiter: &HoldWaiter,

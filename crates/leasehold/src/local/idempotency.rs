@@ -2,9 +2,10 @@
 //! under such a key, its marker. If the request arrives twice, it counts once.
 //!
 //! A marker expires by itself, but until then it takes memory, and a busy semaphore would fill the
-//! server. So each request removes the marker of an earlier request, answered so long ago that no
-//! copy of it can still be on its way. The marker of a request that was sent again is never removed
-//! and only expires. The network may still deliver a copy that it has held back for a long time.
+//! server. So each request removes the marker of an earlier request that was answered so long ago
+//! that no copy of it can still be on its way. The marker of a request that was sent more than once
+//! is never removed; it only expires. The network may still deliver a copy that it has held back
+//! for a long time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,27 +16,27 @@ use crate::sync::Mutex;
 
 /// The time after the answer at which a marker may be removed.
 const REMOVED_AFTER: Duration = Duration::from_secs(5);
-/// Largest number of markers that one name keeps, however fresh they are.
+/// The largest number of markers for one name, however fresh they are.
 const MAX_MARKERS: usize = 512;
 /// The time after which a marker expires on the server.
 const MARKER_LIFE: Duration = Duration::from_secs(60);
 
 /// Returns for how long a request may be sent again, counted from its first attempt. The marker
-/// exists for longer, so that there is time to connect and to reply.
+/// exists for longer than that, so that there is time to connect and to reply.
 pub(crate) fn repeatable_for(reply_timeout: Duration) -> Duration {
     MARKER_LIFE
         .saturating_sub(Duration::from_secs(10))
         .saturating_sub(reply_timeout)
 }
 
-/// The markers that one request names: its own, and one that is no longer needed.
+/// The markers that are passed with one request: its own, and one that is no longer needed.
 #[derive(Clone, Debug)]
 pub(crate) struct Marked {
     pub(crate) marker: String,
     pub(crate) done: String,
 }
 
-/// The markers of one name whose requests were answered, and the times of the answers.
+/// The markers of the answered requests for one name, and the times of the answers.
 #[derive(Default)]
 pub(crate) struct IdempotencyKeys {
     answered: Mutex<VecDeque<(Moment, String)>>,
@@ -45,8 +46,8 @@ impl IdempotencyKeys {
     /// Returns the markers of a new request, whose `id` is unique.
     pub(crate) fn mark(&self, key: &Key, id: &str, now: Moment) -> Marked {
         let mut answered = self.answered.lock();
-        // Beyond `MAX_MARKERS` the oldest marker is removed although it is fresh: a busy name must
-        // fill neither the server's memory nor ours.
+        // Beyond `MAX_MARKERS`, the oldest marker is removed although it is fresh, so that a busy
+        // name does not fill the server's memory or ours.
         let too_many = answered.len() > MAX_MARKERS;
         let old = match answered.front() {
             Some((since, _)) if too_many || now.saturating_sub(*since) >= REMOVED_AFTER => {
@@ -63,7 +64,7 @@ impl IdempotencyKeys {
         }
     }
 
-    /// Notes that the request with this marker was sent once, and answered.
+    /// Notes that the request with this marker was sent only once, and answered.
     pub(crate) fn answered(&self, marked: Marked, now: Moment) {
         self.answered.lock().push_back((now, marked.marker));
     }

@@ -1,12 +1,12 @@
-//! The line of a name inside this process: one waiter asks the server, and the others wait behind
-//! it. A hundred tasks that want one name cost the server as much as one task. Readers wait
-//! together: once one of them gets in, the others ask at the same time.
+//! The line of a name inside this process: one waiter asks the server for the lock, and the others
+//! wait behind it. A hundred tasks that want one name cost the server as much as one task. Readers
+//! wait together: once one of them gets the lock, all others ask the server at the same time.
 //!
 //! A future is polled by its caller, and a caller may stop polling: a loop around `select!` does.
-//! So a waiter that was woken must be polled within a short time (`stalls.rs`). If it is not, it is
-//! passed over (`order.rs`): the next in line becomes the head, and the waiter keeps its place for
-//! when it is polled again. Its request is not taken back: if the server has granted it the lock,
-//! the waiter holds the lock.
+//! So a waiter that was woken must be polled within a short time (`stalls.rs`). Otherwise it is
+//! passed over (`order.rs`): the next waiter in line becomes the head, and the stalled waiter gets
+//! its place back when it is polled again. Its request is not taken back: if the server has granted
+//! the lock to it, the stalled waiter holds the lock.
 //!
 //! To find such a waiter, its future is polled with a waker of the line ([`WaiterWaker`]), which
 //! notes that the waiter was woken. A poll clears the note. So a waiter in a line must not be woken
@@ -37,27 +37,28 @@ use crate::sync::{Mutex, MutexGuard};
 /// The way in which the waiters of one process line up for one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineMode {
-    /// One waiter asks, the others wait behind it.
+    /// One waiter asks the server, and the others wait behind it.
     HeadAsks,
-    /// Like [`HeadAsks`](LineMode::HeadAsks), but readers that enter together wait behind it too.
+    /// Like [`HeadAsks`](LineMode::HeadAsks), but later readers wait behind the writer, too.
     Writer,
-    /// Readers ask at once. Of the readers that are refused, one waits for the server, and its
-    /// grant lets the others ask again.
+    /// Readers ask the server at once. If it refuses them, one of them waits for the server, and
+    /// its grant lets the others ask again.
     Reader {
-        /// The time for which a reader waits behind the writers that keep it back.
+        /// The longest time for which a reader waits behind writers.
         yields_for: Duration,
     },
     /// The waiter waits behind no other waiter of the process.
     Bypass,
-    /// No waiter waits for another: all ask, and share the answer.
+    /// The waiters do not wait for each other: all ask, and share one request and its answer.
     SingleFlight,
-    /// The line is on the server. Each waiter has a place there, which it keeps by asking this
-    /// often.
+    /// The line is on the server. Each waiter has a place there, and repeats its request at this
+    /// interval to keep the place.
     OnServer { ask_every: Duration },
 }
 
 impl LineMode {
-    /// Returns the waiter's role; `None` if it waits behind no waiter of this process.
+    /// Returns the waiter's role, or `None` if the waiter does not wait behind others of this
+    /// process.
     fn role(self) -> Option<LineRole> {
         match self {
             Self::HeadAsks => Some(LineRole::Plain),
@@ -104,8 +105,9 @@ impl LineSlot {
     }
 
     /// Gives up a place. The line is dropped with its last place, and so is its knowledge of the
-    /// server: the next waiter may arrive much later. A waiter that arrives before the last
-    /// waiter's waker has left may begin a new line, because the old line has no other waiter.
+    /// server, because the next waiter may arrive much later. A waiter may arrive before the waker
+    /// of the last waiter has left. It may begin a new line, because the old line has no other
+    /// waiter.
     fn leave(&self) {
         let mut slot = self.0.lock();
         let is_last = slot.as_mut().is_some_and(|(_, places)| {
@@ -113,7 +115,7 @@ impl LineSlot {
             *places == 0
         });
         let removed = if is_last { slot.take() } else { None };
-        // Dropped after unlocking: what is dropped with a line may take this lock.
+        // Drop the line after unlocking: what is dropped with the line may take this lock.
         drop(slot);
         drop(removed);
     }
@@ -125,7 +127,7 @@ pub(super) struct WaitLine {
     pub(super) state: Mutex<LineState>,
     /// The waiters' knowledge of the server.
     server: Mutex<ServerView>,
-    /// Notified when a reader got in.
+    /// Notified when a reader got the lock.
     reader_granted: Notify,
     /// Notified when the server stops answering.
     went_down: Notify,
@@ -141,8 +143,8 @@ pub(super) struct LineState {
     pub(super) wakers: BTreeMap<Number, Arc<WaiterWaker>>,
     /// Whether the line is among the lines that are checked (`stalls.rs`).
     is_checked: bool,
-    /// The waiters for permits that have been granted nothing yet, by the same numbers: one order
-    /// decides which waiter asks and which is served next.
+    /// The waiters for permits that have not got any permits yet, by their numbers in the order:
+    /// one order decides both which waiter asks and which waiter is served next.
     pub(super) permit_waiters: BTreeMap<Number, Arc<PermitWaiter>>,
     /// The waiters to which a hold can be handed over.
     pub(super) hold_waiters: BTreeMap<Number, Arc<HoldWaiter>>,
@@ -155,7 +157,7 @@ pub(super) struct LineState {
 /// waiter was woken.
 pub(super) struct WaiterWaker {
     stall_check: Arc<StallCheck>,
-    /// The waiter's line. Not set for the first waiter while it asks alone.
+    /// The waiter's line. Not set while the waiter is the only one and asks without a line.
     line: OnceLock<Arc<WaitLine>>,
     /// Whether the waiter was woken while it had no line, and has not been polled since.
     woken: AtomicBool,
@@ -170,8 +172,8 @@ impl LocalRecords {
         self.table.lock().records.get(key)?.line.line()
     }
 
-    /// Returns whether a waiter is in line that a try must not overtake, and the server answers the
-    /// waiters of this line.
+    /// Returns whether a try must give way: a waiter that it must not overtake is in line, and the
+    /// server answers the waiters of this line.
     pub(crate) fn has_waiters(&self, key: &Key, line_up: LineMode) -> bool {
         let Some(line) = self.line(key) else {
             return false;
@@ -183,21 +185,21 @@ impl LocalRecords {
             // The line is on the server.
             Some(LineRole::Queued) | None => false,
         };
-        // A waiter that is alone in line is not checked otherwise. If it were not polled, no try
-        // could get the free lock.
+        // Nothing else checks a waiter that is alone in line. If it were not polled, no try could
+        // get the free lock.
         let needs_check = anyone && state.order.any_woken();
         let needs_check = needs_check && !std::mem::replace(&mut state.is_checked, true);
         drop(state);
         if needs_check {
             self.stall_check.add(&line);
         }
-        // If no server answers the waiters in line, a try asks by itself: it may report "held" only
-        // if a server has said so.
+        // If no server answers the waiters in line, a try sends a request of its own: it may report
+        // "held" only if a server has said so.
         let server = line.server.lock();
         anyone && server.has_answered() && server.outage().is_none()
     }
 
-    /// Notes that the server has reported to a try, which is in no line, that the name is held.
+    /// Notes that the server has reported to a try, which does not line up, that the name is held.
     pub(crate) fn note_held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
         if let Some(line) = self.line(key) {
             line.server.lock().held(sent, now, ttl);
@@ -238,7 +240,8 @@ impl RecordRef {
         Place {
             arrival: self.arrivals.arrive(self.locals.clock.now()),
             local: self,
-            // A waiter that waits behind no other knows only the results of its own requests.
+            // A waiter outside the line gets an empty line of its own, because it may use only the
+            // results of its own requests.
             line: if waker.is_some() {
                 line
             } else {
@@ -274,12 +277,12 @@ impl RecordRef {
             state.hold_waiters.insert(number, Arc::clone(hold_waiter));
         }
         let mut to_wake = state.order.polled(number, role);
-        // The waiter before this one may have been woken long ago, when no waiter was behind it and
+        // The waiter before this one may have been woken long ago, when it was the last in line and
         // no check was needed.
         let needs_check = state.needs_check();
         if !line.server.lock().has_answered() {
-            // The head may be letting other processes ask first. This waiter may have no time for
-            // that.
+            // The head may be pausing so that other processes ask first. This waiter's time limit
+            // may be too short for that.
             to_wake.extend(state.order.head().filter(|head| *head != number));
         }
         let to_wake = state.wakers_of(&to_wake);
@@ -293,12 +296,13 @@ impl RecordRef {
 }
 
 impl WaitLine {
-    /// Gives the first place to the first waiter, which has asked alone until now.
+    /// Gives the first place to the first waiter, which has asked the server without a line until
+    /// now.
     fn add_sole_waiter(self: &Arc<Self>, waker: Arc<WaiterWaker>) {
         let mut state = self.state.lock();
         state.next = FIRST + 1;
         state.order.polled(FIRST, waker.role);
-        // The line is set before `woken` is read: a simultaneous wake-up finds the line, or is
+        // The line is set before `woken` is read, so a simultaneous wake-up finds the line, or is
         // found here.
         let _ = waker.line.set(Arc::clone(self));
         if waker.woken.load(Ordering::SeqCst) {
@@ -307,7 +311,7 @@ impl WaitLine {
         state.wakers.insert(FIRST, waker);
     }
 
-    /// Passes over the waiters that were woken and not polled. Returns whether the line must be
+    /// Passes over the waiters that were woken but not polled. Returns whether the line must be
     /// checked again.
     pub(super) fn check_stalls(&self, now: Moment) -> bool {
         let mut state = self.state.lock();
@@ -317,7 +321,8 @@ impl WaitLine {
             .filter_map(|number| state.hold_waiters.get(number).cloned())
             .collect();
         // If one waiter is not polled, others might not be either. If all are woken at once, they
-        // are passed over together. Otherwise each would cost the next in line two checks.
+        // are passed over together. Otherwise each stalled waiter would delay the next one by two
+        // checks.
         let to_wake = match stalls.head_stalled {
             true => state.wakers.values().cloned().collect(),
             false => state.wakers_of(&stalls.to_wake),
@@ -325,8 +330,8 @@ impl WaitLine {
         state.is_checked = state.order.any_woken();
         let again = state.is_checked;
         drop(state);
-        // The holds in their slots are taken back after they were removed from the order, so that
-        // nothing more is given to them.
+        // The holds in the slots of stalled waiters are taken back only after these waiters were
+        // removed from the order, so that nothing more is given to them.
         if let Some(record) = self.record.upgrade() {
             (stalled.iter())
                 .for_each(|hold_waiter| hand_over::waiter_stalled(&record, hold_waiter, now));
@@ -340,7 +345,7 @@ impl WaitLine {
         let state = self.state.lock();
         for number in state.order.exclusive() {
             let hold_waiter = state.hold_waiters.get(number)?;
-            // A waiter that has what it wants and is just leaving is not the first any more.
+            // A waiter that already has a hold and is about to leave is no longer the first.
             if hold_waiter.slot.is_empty() {
                 let waker = state.wakers.get(number)?;
                 return Some((Arc::clone(waker), Arc::clone(hold_waiter)));
@@ -349,8 +354,8 @@ impl WaitLine {
         None
     }
 
-    /// Gives a hold to a waiter and wakes it. Returns the hold if the waiter has left, or was
-    /// passed over: no stall check would take the hold back from it.
+    /// Gives a hold to a waiter and wakes it. Returns the hold if the waiter has left or was passed
+    /// over, because no stall check would take the hold back from it.
     pub(super) fn give(
         &self,
         waker: &Arc<WaiterWaker>,
@@ -374,7 +379,7 @@ impl WaitLine {
         self.server.lock().held(sent, now, Some(Duration::ZERO));
     }
 
-    /// Wakes the head of the line: it need not wait for its own process any more.
+    /// Wakes the head of the line, because it need not wait for its own process any more.
     pub(super) fn wake_head(&self) {
         let state = self.state.lock();
         let head = state.order.head();
@@ -390,23 +395,23 @@ impl LineState {
         wakers.cloned().collect()
     }
 
-    /// Returns whether a hold was handed over that its waiter has not claimed.
+    /// Returns whether a hold was handed over to a waiter that has not claimed it yet.
     fn has_unclaimed_hold(&self) -> bool {
         let mut given = self.hold_waiters.values();
         given.any(|hold_waiter| hold_waiter.slot.is_full())
     }
 
-    /// Returns whether stall checks of this line must begin, and notes that they do.
+    /// Returns whether stall checks of this line must begin. If so, notes that they have begun.
     fn needs_check(&mut self) -> bool {
-        // A waiter that is alone holds up no other waiter, unless it has been given a hold.
+        // A waiter that is alone can't delay another waiter, unless it has been given a hold.
         let wants =
             self.order.any_woken() && (self.order.has_several() || self.has_unclaimed_hold());
         wants && !std::mem::replace(&mut self.is_checked, true)
     }
 }
 
-/// Wakes these waiters. Must not run with a line locked: a waker locks the line to note the
-/// wake-up, and the woken waiter may lock it, too.
+/// Wakes these waiters. Call this while no line is locked: a waker locks its line to note the
+/// wake-up, and the woken waiter may lock the line, too.
 fn wake(wakers: Vec<Arc<WaiterWaker>>) {
     for waker in wakers {
         waker.wake();
@@ -427,8 +432,8 @@ impl WaiterWaker {
 
     /// Notes that the waiter is polled.
     fn polled(&self, waker: &Waker) {
-        // The waker is set first: a wake-up right after the note is cleared must not wake the task
-        // that polled the waiter before.
+        // Set the waker first: a wake-up right after the note is cleared must not wake the task
+        // that polled the waiter earlier.
         let before = self.task_waker.lock().replace(waker.clone());
         drop(before);
         self.woken.store(false, Ordering::SeqCst);
@@ -446,7 +451,8 @@ impl WaiterWaker {
         let Some(line) = self.line.get() else { return };
         let mut state = line.state.lock();
         // The caller keeps the waker and the waiter alive, so nothing is dropped under the lock.
-        // Both are removed by their number, without a search: thousands may leave together.
+        // Both are removed by their number, without a search, because thousands of waiters may
+        // leave at the same time.
         state.wakers.remove(&self.number);
         state.permit_waiters.remove(&self.number);
         state.hold_waiters.remove(&self.number);
@@ -463,14 +469,14 @@ impl Wake for WaiterWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Noted before the task is woken, because another thread may poll the waiter at once. If
-        // the note were set after that poll, the waiter would be passed over although it was
-        // polled.
+        // Set the note before the task is woken, because another thread may poll the waiter at
+        // once. If the note were set after that poll, the waiter would be passed over although it
+        // was polled.
         if self.line.get().is_none() {
             self.woken.store(true, Ordering::SeqCst);
         }
-        // Read after the note is set: a thread that creates the line at the same time finds the
-        // note.
+        // Read the line after the note is set: a thread that creates the line at the same time
+        // finds the note.
         if let Some(line) = self.line.get() {
             let mut state = line.state.lock();
             state.order.woken(self.number);
@@ -487,19 +493,20 @@ impl Wake for WaiterWaker {
     }
 }
 
-/// The number of a waiter that arrived first and asks alone.
+/// The number of the waiter that arrived first and asks without a line.
 const FIRST: Number = 0;
 
-/// The only waiter of its process for a name. It asks without a place in line. Waiters that arrive
-/// later are placed behind it.
+/// The only waiter of its process for a name. It asks the server without a place in line. Waiters
+/// that arrive later are placed behind it.
 pub(crate) struct SoleWaiter {
     local: Option<RecordRef>,
     waker: Arc<WaiterWaker>,
 }
 
 impl RecordRef {
-    /// Lets this waiter ask without a place in line. Returns the record if it must line up: another
-    /// waiter is present, the process has a slice or yields, or the mode needs a place.
+    /// Lets this waiter ask the server without a place in line. Returns the record if the waiter
+    /// must line up: another waiter is present, the process has a slice or yields, or the mode
+    /// needs a place.
     pub(crate) fn sole_waiter(self, line: LineMode) -> Result<SoleWaiter, Self> {
         let Some(role) = line.role().filter(|role| *role != LineRole::Queued) else {
             return Err(self);
@@ -535,7 +542,7 @@ impl SoleWaiter {
         request.poll(&mut Context::from_waker(&waker))
     }
 
-    /// Ends the wait of a waiter that has what it wants. Returns the waiter if others are in line
+    /// Ends the wait of a waiter that has got the lock. Returns the waiter if others are in line
     /// behind it.
     pub(crate) fn leave(mut self) -> Option<Self> {
         let alone = self.local.as_ref()?.sole_waiter.lock().take();
@@ -549,8 +556,8 @@ impl SoleWaiter {
     /// Gives the waiter a place in line, where it continues to wait.
     pub(crate) fn line_up(mut self, hold_waiter: Option<HoldWaiter>) -> Option<Place> {
         let local = self.local.take()?;
-        // Whichever thread creates the line counts the place of the first waiter. This `enter`
-        // counts it once more.
+        // The thread that creates the line counts the place of the first waiter. This `enter`
+        // counts it a second time.
         let line = local.line.enter(&local);
         local.line.leave();
         let hold_waiter = hold_waiter.map(Arc::new);
@@ -602,7 +609,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Ends the wait of a waiter for permits that has what it asked for, or has given up. Returns
+    /// Ends the wait of a waiter for permits, which has got its permits or has given up. Returns
     /// `true` if it was granted permits that it has not claimed.
     pub(crate) fn give_up(&self) -> bool {
         let unclaimed = self
@@ -610,20 +617,19 @@ impl Place {
             .as_ref()
             .is_some_and(|waiter| waiter.close());
         if let Some(waker) = self.waker.as_ref().filter(|_| unclaimed) {
-            // Removed before the permits are given back. If this waiter still counted, they would
-            // wait to be sent in a batch.
+            // Remove the waiter before the permits are given back. If it still counted as a waiter,
+            // the permits would be kept back for a batch.
             self.line.state.lock().permit_waiters.remove(&waker.number);
         }
         unclaimed
     }
 
-    /// Returns the waiters for permits in this line besides this one, in order, and at most `limit`
-    /// of them.
+    /// Returns the other waiters for permits in this line, in order, and at most `limit` of them.
     pub(crate) fn other_permit_waiters(&self, limit: usize) -> Vec<Arc<PermitWaiter>> {
         let own = self.waker.as_ref().map(|waker| waker.number);
         let state = self.line.state.lock();
         let others = state.permit_waiters.iter();
-        // Waiters that no longer wait are left out: the server would grant permits to them for
+        // Leave out waiters that no longer wait: the server would grant permits to them for
         // nothing.
         let others = others.filter(|(number, waiter)| Some(**number) != own && waiter.is_waiting());
         let others = others.take(limit).map(|(_, waiter)| Arc::clone(waiter));
@@ -657,7 +663,7 @@ impl Place {
 /// The order of the line. A wait to become the head must be polled by
 /// [`poll_through`](Self::poll_through), which handles the wake-ups.
 impl Place {
-    /// Polls the wait for which this place is taken.
+    /// Polls the wait to which this place belongs.
     pub(crate) fn poll_through<F: Future>(
         &self,
         context: &mut Context<'_>,
@@ -666,15 +672,15 @@ impl Place {
         let Some(waker) = &self.waker else {
             return wait.poll(context);
         };
-        // Noted before the wait is polled: a waiter that was passed over is back in its place when
-        // the wait checks whether it is the head.
+        // Note this before the wait is polled: a waiter that was passed over must be back in its
+        // place when the wait checks whether it is the head.
         waker.polled(context.waker());
         let waker = Waker::from(Arc::clone(waker));
         wait.poll(&mut Context::from_waker(&waker))
     }
 
-    /// Returns whether this waiter is the one that asks; among readers, the one that waits for the
-    /// server.
+    /// Returns whether this waiter is the one that asks the server. Among readers, it is the one
+    /// that waits for the server.
     pub(crate) fn is_head(&self) -> bool {
         self.check_order(Order::is_head)
     }
@@ -685,8 +691,8 @@ impl Place {
     }
 
     async fn until(&self, condition: impl Fn() -> bool) {
-        // No waker is registered here: a thread that changes the order wakes the `WaiterWaker`s
-        // concerned, with which the entire waits are polled.
+        // No waker is registered here: the entire wait is polled with a `WaiterWaker`, and a thread
+        // that changes the order wakes the `WaiterWaker`s concerned.
         let poll = |_: &mut Context<'_>| match condition() {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -700,13 +706,13 @@ impl Place {
         self.until(|| self.is_head()).await;
     }
 
-    /// Resolves when no writer keeps this reader back, so that it may ask together with other
-    /// readers.
+    /// Resolves when no writer keeps this reader back, so that it may ask the server together with
+    /// other readers.
     pub(crate) async fn until_admitted(&self) {
         self.until(|| self.check_order(Order::admits)).await;
     }
 
-    /// Lets this reader ask from now on, even if writers are before it.
+    /// Lets this reader ask the server from now on, even if writers are before it.
     pub(crate) fn pass_writers(&self) {
         let Some(waker) = &self.waker else { return };
         let mut state = self.line.state.lock();
@@ -723,7 +729,7 @@ impl Place {
         self.line.server.lock()
     }
 
-    /// Notes that a request of this waiter is sent.
+    /// Notes that this waiter sends a request.
     pub(crate) fn note_asked(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
@@ -736,18 +742,19 @@ impl Place {
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
         let is_new_outage = self.line.server.lock().unanswered(sent, now, gap, failure);
         if is_new_outage {
-            // The waiters behind the head do not ask, and each has its own limit to watch.
+            // The waiters behind the head do not send requests, and each must watch its own time
+            // limit.
             self.line.went_down.notify_waiters();
         }
     }
 
-    /// Returns the `Notify` for the beginning of an outage: a request was not answered, and the one
-    /// before it was.
+    /// Returns the `Notify` for the beginning of an outage: a request was not answered, although
+    /// the previous one was.
     pub(crate) fn went_down(&self) -> &Notify {
         &self.line.went_down
     }
 
-    /// Notes that the server has granted something to a request that was sent at `sent`.
+    /// Notes that the server has granted a request that was sent at `sent`.
     pub(crate) fn granted(&self, sent: Moment) {
         self.line.server.lock().granted(sent);
         self.line.reader_granted.notify_waiters();
@@ -770,8 +777,8 @@ impl Drop for Place {
         if let Some(waker) = &self.waker {
             waker.leave();
         }
-        // Called after the waiter has left the order: the hold in its slot must not be handed to
-        // this waiter again.
+        // Call this after the waiter has left the order: the hold in its slot must not be handed
+        // over to this waiter again.
         if let Some(hold_waiter) = &self.hold_waiter {
             hand_over::waiter_left(&self.local, hold_waiter, self.local.now());
         }

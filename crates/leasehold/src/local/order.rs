@@ -12,13 +12,15 @@ pub(super) type Number = u64;
 /// The aim of a waiter in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineRole {
-    /// To become the head of the line, which asks.
+    /// To become the head of the line, which asks the server.
     Plain,
-    /// To become the head, once no reader is before it. Later readers wait for it.
+    /// To become the head, once no reader is before it. Later readers wait for this writer.
     Writer,
-    /// To ask together with other readers, one of which waits for the server: the leading reader.
+    /// To ask the server together with other readers. One of them, the leading reader, waits for
+    /// the server.
     Reader,
-    /// To ask, and keep a place in a line on the server. The first waiter of the process listens.
+    /// To ask, and to keep a place in a line on the server. The first waiter of the process listens
+    /// for messages.
     Queued,
 }
 
@@ -27,31 +29,32 @@ pub(super) struct Order {
     plain: BTreeSet<Number>,
     writers: BTreeSet<Number>,
     readers: BTreeSet<Number>,
-    /// Readers that have waited long enough: no writer keeps them back any more.
+    /// The readers that have waited long enough: writers no longer keep them back.
     patient_enough: BTreeSet<Number>,
-    /// The waiter that asks for the line, until it leaves or is passed over.
-    // Stored, and not read from the sets: a waiter that returns to an earlier place must not
-    // displace a head whose request is in flight.
+    /// The waiter that asks the server on behalf of the line, until it leaves or is passed over.
+    // This is stored, and not computed from the sets: a waiter that returns to an earlier place
+    // must not displace a head whose request is in flight.
     head: Option<Number>,
     leading_reader: Option<Number>,
     /// The first writer at the last `reassign`. The readers before it have entered.
     writer_gate: Option<Number>,
-    /// The waiters that were woken and not polled since, and whether a stall check has already
-    /// found them so.
+    /// The waiters that were woken and have not been polled since then, and for each, whether a
+    /// stall check has already found it in this state.
     woken: BTreeMap<Number, bool>,
 }
 
 impl Order {
     fn set_of(&mut self, role: LineRole) -> &mut BTreeSet<Number> {
         match role {
-            // One line never has both.
+            // A line never has waiters of both roles.
             LineRole::Plain | LineRole::Queued => &mut self.plain,
             LineRole::Writer => &mut self.writers,
             LineRole::Reader => &mut self.readers,
         }
     }
 
-    /// Returns whether a waiter is in the order: it was polled, and has not been passed over since.
+    /// Returns whether a waiter is in the order: it was polled, and has not been passed over since
+    /// then.
     pub(super) fn contains(&self, number: Number) -> bool {
         [&self.plain, &self.writers, &self.readers]
             .iter()
@@ -66,15 +69,15 @@ impl Order {
             return Vec::new();
         }
         let mut to_wake = self.reassign();
-        // This waiter is being polled, and checks the order itself.
+        // This waiter needs no wake-up: it is being polled, and checks the order itself.
         to_wake.retain(|waiter| *waiter != number);
         to_wake
     }
 
     pub(super) fn leave(&mut self, number: Number) -> Vec<Number> {
         self.remove(number);
-        // Removed here and not in `remove`: a reader that was passed over need not wait behind
-        // writers when it is back.
+        // This is removed here and not in `remove`: a reader that was passed over need not wait
+        // behind writers when it is back.
         self.patient_enough.remove(&number);
         self.reassign()
     }
@@ -89,22 +92,22 @@ impl Order {
         }
     }
 
-    /// Chooses a head and a leading reader if there is none, and admits readers that a writer kept
-    /// back until now. Returns the waiters to wake.
+    /// Chooses a head and a leading reader if they are missing, and admits readers that a writer
+    /// kept back until now. Returns the waiters to wake.
     fn reassign(&mut self) -> Vec<Number> {
         let mut to_wake = Vec::new();
         let (writer, reader) = (self.writers.first(), self.readers.first());
         if self.head.is_none() {
-            // A writer waits for the readers before it. A waiter of the role `Plain` waits for no
-            // reader, and keeps no reader back.
+            // A writer waits for the readers before it. A waiter with the role `Plain` does not
+            // wait for readers, and does not keep readers back.
             let writer = writer.filter(|writer| reader.is_none_or(|reader| reader > *writer));
             let head = self.plain.first().into_iter().chain(writer).min();
             self.head = head.copied();
             to_wake.extend(self.head);
         }
         if self.leading_reader.is_none() {
-            // A reader that has waited long enough may ask, even if a writer still keeps back
-            // readers before it.
+            // A reader that has waited long enough may ask the server, even if a writer still keeps
+            // back readers before it.
             let patient_enough = || {
                 self.patient_enough
                     .iter()
@@ -115,7 +118,8 @@ impl Order {
             to_wake.extend(self.leading_reader);
         }
         let writer_gate = std::mem::replace(&mut self.writer_gate, writer.copied());
-        // Readers before the previous gate are left out: they entered earlier and already ask.
+        // Readers before the previous gate are left out: they entered earlier and are already
+        // asking.
         if let Some(from) = writer_gate.filter(|_| writer_gate != self.writer_gate) {
             let entered = self.readers.range(from..);
             to_wake.extend(entered.take_while(|reader| self.admits(**reader)));
@@ -136,7 +140,7 @@ impl Order {
     }
 
     /// Lets a reader that has waited long enough pass the writers before it. Otherwise it could
-    /// wait for ever, if another process writes all the time. Returns the waiters to wake.
+    /// wait forever if another process writes all the time. Returns the waiters to wake.
     pub(super) fn pass_writers(&mut self, reader: Number) -> Vec<Number> {
         self.patient_enough.insert(reader);
         let mut to_wake = self.reassign();
@@ -154,16 +158,17 @@ impl Order {
 
     /// Notes that a waiter is woken.
     pub(super) fn woken(&mut self, number: Number) {
-        // A waiter that has left, or was passed over, delays no other waiter: a note of it would
-        // only keep the stall checks running. A second wake-up keeps the first note. Otherwise a
-        // waiter that is woken often and never polled would never be passed over.
+        // A waiter that has left or was passed over does not delay other waiters: a note about it
+        // would only keep the stall checks running. A second wake-up does not change the note of
+        // the first one. Otherwise a waiter that is often woken but never polled would not be
+        // passed over.
         if self.contains(number) {
             self.woken.entry(number).or_insert(false);
         }
     }
 
     /// Returns the waiters at the head of the line that want the name for themselves, in order.
-    /// Returns none while a reader has waited long enough to pass writers.
+    /// Returns none while there is a reader that has waited long enough to pass writers.
     pub(super) fn exclusive(&self) -> impl Iterator<Item = &Number> {
         let patient_enough = self
             .patient_enough
@@ -178,12 +183,12 @@ impl Order {
         both.take_while(move |number| **number < end)
     }
 
-    /// Returns the waiter that asks for the line.
+    /// Returns the waiter that asks the server on behalf of the line.
     pub(super) fn head(&self) -> Option<Number> {
         self.head
     }
 
-    /// Returns whether a waiter was woken and has not been polled since.
+    /// Returns whether a waiter was woken and has not been polled since then.
     pub(super) fn any_woken(&self) -> bool {
         !self.woken.is_empty()
     }
@@ -198,11 +203,12 @@ impl Order {
         self.len() > 1
     }
 
-    /// Passes over the waiters that the last stall check had already found woken and not polled.
+    /// Passes over the waiters that the previous stall check had already found woken and not
+    /// polled.
     pub(super) fn pass_over_stalled(&mut self) -> Stalls {
         let seen = self.woken.iter().filter(|(_, seen)| **seen);
         let stalled: Vec<_> = seen.map(|(number, _)| *number).collect();
-        // Checked before they are removed: after that, none of them is the head any more.
+        // Check this before they are removed: after that, none of them is the head any more.
         let head_stalled = stalled.iter().any(|number| self.is_head(*number));
         for number in &stalled {
             self.remove(*number);
@@ -223,8 +229,9 @@ pub(super) struct Stalls {
     pub(super) to_wake: Vec<Number>,
     /// The waiters that were passed over.
     pub(super) stalled: Vec<Number>,
-    /// Whether the head or the leading reader was stalled. Other waiters might not be polled
-    /// either: all must be woken now, so that they are found together and not one after the other.
+    /// Whether the head or the leading reader was stalled. If so, other waiters might not be polled
+    /// either. All waiters must be woken now, so that the next checks find all stalled ones at the
+    /// same time, and not one after the other.
     pub(super) head_stalled: bool,
 }
 
@@ -250,7 +257,7 @@ mod tests {
         (0..10).filter(|number| order.is_head(*number)).collect()
     }
 
-    /// Returns the readers that may ask.
+    /// Returns the readers that may ask the server.
     fn admitted(order: &Order) -> Vec<Number> {
         let readers = order.readers.iter().copied();
         readers.filter(|reader| order.admits(*reader)).collect()
@@ -309,7 +316,7 @@ mod tests {
         let mut order = line(&[Plain, Plain, Plain]);
         assert_eq!(passed_over(&mut order, 0), [1]);
         assert_eq!(heads(&order), [1]);
-        // The waiter that is back does not displace the head, and is the next.
+        // The waiter that is back does not displace the head, but is the next one.
         assert!(order.polled(0, Plain).is_empty());
         assert_eq!(heads(&order), [1]);
         assert_eq!(order.leave(1), [0]);

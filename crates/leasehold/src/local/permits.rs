@@ -1,6 +1,6 @@
-//! The waiters for the permits of one name. The first of them asks the server for all of
-//! them, so one request serves as many waiters as there are free permits. During this process's
-//! slice (`slice.rs`), returned permits are given to the waiters without a request.
+//! The waiters for the permits of one name. The first waiter asks the server on behalf of all, so
+//! one request serves as many waiters as there are free permits. During this process's slice
+//! (`slice.rs`), returned permits are given to the waiters without a request.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::clock::Moment;
 /// A waiter for permits, and whether they were granted to it.
 pub(crate) struct PermitWaiter {
     pub(crate) permits: u32,
-    /// The grant, by a request of the first in line or by a holder that gave permits back.
+    /// The grant. It is given by the request of the first waiter in line, or by a holder that
+    /// returns permits.
     slot: WaiterSlot<()>,
     granted: Notify,
 }
@@ -26,12 +27,12 @@ impl Record {
     }
 
     /// Gives returned permits to the waiters in line, in order and as long as the permits last, if
-    /// this process's slice continues. Returns how many must be sent to the server. An embedded
-    /// client passes nothing on: its requests cost nothing.
+    /// this process's slice continues. Returns how many permits must be sent to the server. An
+    /// embedded client does not pass permits on, because its requests cost nothing.
     pub(crate) fn pass_on(&self, permits: u32, now: Moment) -> u32 {
         let mut remaining = permits;
-        // Waiters are served one at a time, because none may be woken with the line locked: the
-        // wake-up takes that lock.
+        // Waiters are served one at a time, because they must be woken while the line is not
+        // locked: the wake-up locks it.
         while remaining > 0
             && let Some(waiter) = self.next_served(remaining, now)
         {
@@ -42,8 +43,8 @@ impl Record {
     }
 
     fn next_served(&self, permits: u32, now: Moment) -> Option<Arc<PermitWaiter>> {
-        // Asked even if there is no waiter: permits that are given back to the server may end the
-        // slice.
+        // Ask the slice even if there is no waiter: permits that are given back to the server may
+        // end it.
         if !self.slice.lock().permits_stay_local(permits, now) {
             return None;
         }
@@ -51,13 +52,13 @@ impl Record {
         let mut state = line.state.lock();
         while let Some(first) = state.permit_waiters.first_entry() {
             // A waiter that asks for many permits is not overtaken by waiters that ask for fewer:
-            // they could keep it waiting for ever.
+            // they could keep it waiting forever.
             if first.get().is_waiting() && first.get().permits > permits {
                 return None;
             }
-            // Removed from the line even if it has left, or was granted something already.
-            // Otherwise a release of many permits would check each such waiter again for every
-            // waiter that it serves.
+            // Remove the waiter from the line even if it has left, or was already granted its
+            // permits. Otherwise a release of many permits would check each such waiter again for
+            // every waiter that it serves.
             let waiter = first.remove();
             if waiter.slot.give(()).is_ok() {
                 return Some(waiter);
@@ -80,8 +81,8 @@ impl PermitWaiter {
         self.slot.is_empty()
     }
 
-    /// Grants this waiter what it wants. Returns `false` if the waiter has left, or was granted
-    /// something already.
+    /// Grants this waiter its permits. Returns `false` if the waiter has left, or was already
+    /// granted its permits.
     pub(crate) fn grant(&self) -> bool {
         let granted = self.slot.give(()).is_ok();
         if granted {
@@ -90,21 +91,22 @@ impl PermitWaiter {
         granted
     }
 
-    /// Ends the wait: the waiter has what it asked for, or has given up, and nothing is granted for
-    /// it any more. Returns `true` if something was granted and not claimed.
+    /// Ends the wait: the waiter has its permits, or has given up, and is not granted permits any
+    /// more. Returns `true` if it was granted permits that it has not claimed.
     pub(crate) fn close(&self) -> bool {
         self.slot.close().is_some()
     }
 
-    /// Takes what was granted for this waiter, or passed on to it. Returns `false` if there is
-    /// nothing.
+    /// Takes the permits that were granted to this waiter, or passed on to it. Returns `false` if
+    /// there are none.
     pub(crate) fn claim(&self) -> bool {
         self.slot.claim().is_some()
     }
 
-    /// Resolves when there is something to claim, and claims it.
+    /// Waits until there are permits to claim, and claims them.
     pub(crate) async fn granted(&self) {
-        // `notify_one` is stored for the next wait, so no grant between the two is missed.
+        // `notify_one` is stored for the next wait, so a grant between `claim` and the wait is not
+        // missed.
         while !self.claim() {
             self.granted.notified().await;
         }
@@ -151,7 +153,7 @@ mod tests {
         place.permit_waiter().expect("it wants permits")
     }
 
-    /// Leaves the line like a waiter's task.
+    /// Leaves the line as a waiter's task does.
     fn leave(place: Place) -> bool {
         let unclaimed = waiter(&place).close();
         drop(place);
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(local.pass_on(1, now()), 0);
     }
 
-    /// Returns the time that passes, because safe code can't read the CPU time of a thread here.
+    /// Returns the elapsed time, because safe code can't read the CPU time of a thread here.
     #[cfg(not(unix))]
     fn worked() -> Duration {
         crate::clock::Clock::Boot
@@ -215,7 +217,8 @@ mod tests {
         Duration::from_nanos(nanos.try_into().expect("no more than a life"))
     }
 
-    /// Returns how long `work` computes for a line of `waiters`: the shortest of some tries.
+    /// Returns how long `work` computes for a line of `waiters`: the shortest time of several
+    /// tries.
     fn work_of(waiters: usize, work: impl Fn(&RecordRef, Vec<Place>)) -> Duration {
         let once = |_| {
             let (local, places) = line(&vec![1; waiters]);
@@ -226,8 +229,8 @@ mod tests {
         (0..5).map(once).min().expect("some tries")
     }
 
-    /// Asserts that four times as many waiters are four times the work, or a little more. Quadratic
-    /// work would be sixteen times.
+    /// Asserts that four times as many waiters cause four times the work, or a little more.
+    /// Quadratic work would grow sixteen times.
     fn assert_grows_with_the_line(work: impl Fn(&RecordRef, Vec<Place>)) {
         let (few, many) = (work_of(2000, &work), work_of(8000, &work));
         assert!(many < few * 9, "{few:?} for 2000, {many:?} for 8000");

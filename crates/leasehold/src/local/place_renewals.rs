@@ -1,7 +1,7 @@
 //! Joint renewals of places in a queue on the server: waiters of one process whose places are due
 //! at about the same time share one request.
 //!
-//! Each waiter adds its place only when it is polled, so the place of an unpolled waiter lapses.
+//! A waiter adds its place only when it is polled, so the place of an unpolled waiter lapses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,14 @@ use crate::clock::{Moment, Timers};
 use crate::hold::Grant;
 use crate::sync::Mutex;
 
-/// Largest number of places in one request. The server runs nothing else while it renews them.
+/// The largest number of places in one request. While the server renews them, it can't run other
+/// requests.
 const MAX_PLACES: usize = 64;
-/// Divisor of the time between two requests for a place: a request waits for the resulting time for
-/// more places.
+/// A divisor for the time between two requests for a place. A request waits for the resulting time,
+/// so that more places can be added.
 const GATHER_DIVISOR: u32 = 16;
-/// The longest time for which a request waits for more places. A waiter may learn only from the
-/// answer that it is the first in the queue.
+/// The longest time for which a request waits for more places. The limit is needed because a waiter
+/// may learn only from the answer that it is the first in the queue.
 const MAX_GATHER_TIME: Duration = Duration::from_millis(100);
 
 /// The open batch of a name, if there is one.
@@ -32,8 +33,7 @@ pub(crate) struct PlaceRenewals {
 }
 
 struct PlaceBatch {
-    /// The time for which the server keeps the places. A request has one such time for all its
-    /// places.
+    /// The time for which the server keeps the places. It is the same for all places in a request.
     place_ttl: Duration,
     /// The time by which the request is sent if one of its waiters is polled.
     sent_by: Moment,
@@ -47,7 +47,7 @@ type PlaceRenewal = BoxFuture<'static, PlacesRenewed>;
 #[derive(Default)]
 struct BatchPlaces {
     number: usize,
-    /// The ids, each after a space; `None` once the request has been sent.
+    /// The ids, each preceded by a space; `None` once the request has been sent.
     ids: Option<String>,
 }
 
@@ -60,8 +60,9 @@ pub(crate) struct PlacesRenewed {
 }
 
 impl PlaceRenewals {
-    /// Renews the place of this waiter, which must ask again after `due`. Returns the number of the
-    /// place in the request, from 1, and the answer; `None` if the waiter has no such place.
+    /// Renews the place of this waiter, which must ask the server again after `due`. Returns the
+    /// number of the place in the request, counted from 1, and the answer. Returns `None` if the
+    /// waiter has no such place.
     pub(crate) async fn renew(
         &self,
         backend: &Backend,
@@ -77,7 +78,7 @@ impl PlaceRenewals {
             let waiter = Arc::clone(waiter);
             async move {
                 timers.sleep_until(sent_by).await;
-                // Taken right before the request is sent: no place can be added later.
+                // Take the ids right before the request is sent. After this, no place can be added.
                 let ids = places.lock().ids.take().unwrap_or_default();
                 let sent = timers.now();
                 let reply = match waiter.steps.queue_steps() {
@@ -90,15 +91,15 @@ impl PlaceRenewals {
         };
         let (number, answer) = match self.join(place_ttl, now, waiter) {
             Ok(joined) => joined,
-            // `_before` may be the last share of the request of the batch before, which is then
-            // dropped with it. That must not happen under the lock.
+            // `_before` may be the last share of the previous batch's request, so that the request
+            // is dropped with it. That must not happen under the lock.
             Err(_before) => self.open(place_ttl, sent_by, waiter, batch),
         };
         Some((number, answer.await))
     }
 
-    /// Adds a place to the open batch. The error means that the place needs another batch. It has a
-    /// share of the open batch's request, if there was one, which the caller drops.
+    /// Adds a place to the open batch. Returns an error if the place needs another batch. The error
+    /// contains a share of the open batch's request, if there was one. The caller must drop it.
     fn join(
         &self,
         place_ttl: Duration,
@@ -106,7 +107,7 @@ impl PlaceRenewals {
         waiter: &Grant,
     ) -> Result<(usize, Shared<PlaceRenewal>), Option<Shared<PlaceRenewal>>> {
         let open = self.open.lock();
-        // A batch that was not sent in time has waiters that are not polled. Their places lapse.
+        // If a batch was not sent by its time, its waiters are not polled, and their places lapse.
         let known = open
             .as_ref()
             .filter(|open| open.place_ttl == place_ttl && now <= open.sent_by);
@@ -136,7 +137,7 @@ impl PlaceRenewals {
         let number = first.add(waiter.steps.wire_id()).unwrap_or_default();
         let places = Arc::new(Mutex::new(first));
         let answer = batch(Arc::clone(&places)).shared();
-        // Weak, so that a request that no waiter wants any more is dropped.
+        // The reference is weak, so that the request is dropped when no waiter wants it any more.
         let open = answer.downgrade().map(|answer| PlaceBatch {
             place_ttl,
             sent_by,
@@ -155,7 +156,8 @@ pub(crate) fn gather_time(due: Duration) -> Duration {
 }
 
 impl BatchPlaces {
-    /// Adds a place, and returns its number from 1; `None` if the request is full or was sent.
+    /// Adds a place, and returns its number, counted from 1. Returns `None` if the request is full
+    /// or was sent.
     fn add(&mut self, id: &str) -> Option<usize> {
         let ids = self.ids.as_mut().filter(|_| self.number < MAX_PLACES)?;
         ids.push(' ');

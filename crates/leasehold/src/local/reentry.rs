@@ -1,4 +1,5 @@
-//! Holds with their undo, and re-entrance: the holds of each owner under one name.
+//! Holds, each with the undo that releases it, and re-entry: the holds that each owner has under
+//! one name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,10 +32,10 @@ pub(crate) struct Held {
     owner: Option<Box<(RecordRef, Owner)>>,
     /// The length of the process's slice, if waiters for the lock use slices.
     slice: Option<Duration>,
-    /// Whether a waiter in line got the hold, so that others may still be waiting.
+    /// Whether the hold was granted to a waiter in line, so that others may still be waiting.
     was_contended: AtomicBool,
     /// The record in which other readers of the process find the hold, if they may share it. Boxed
-    /// too.
+    /// for the same reason.
     _shared_hold: Option<Box<RecordRef>>,
 }
 
@@ -89,12 +90,13 @@ impl Held {
         self.take_undo().given_back();
     }
 
-    /// Releases the hold in the background. The request is queued when this returns.
+    /// Releases the hold in the background. When this function returns, the request is in the
+    /// queue.
     pub(crate) fn give_back_now(&self) {
         self.take_undo().give_back_now();
     }
 
-    /// Moves the undo out, because no task may be spawned while it is locked.
+    /// Moves the undo out of its mutex, because no task may be spawned while that is locked.
     fn take_undo(&self) -> Undo {
         self.undo.lock().take()
     }
@@ -105,8 +107,9 @@ impl Held {
         self.slice.and_then(|_| locals.find(&self.hold.key))
     }
 
-    /// Returns whether the hold stays in this process, for its next waiter. Called once, after the
-    /// hold's last guard was dropped: a hold that is given back to the server may end the slice.
+    /// Returns whether the hold stays in this process, for its next waiter. Call this only once,
+    /// after the hold's last guard was dropped: a hold that is given back to the server may end the
+    /// slice.
     pub(crate) fn stays_local(&self, local: &RecordRef, now: Moment) -> bool {
         let slice = self.slice;
         // If the line is on the server, the server decides which waiter is next, so no process must
@@ -114,8 +117,8 @@ impl Held {
         let is_queued = self.hold.steps.queue_steps().is_some();
         let stays =
             slice.is_some_and(|slice| is_queued || local.hold_stays_local(&self.hold, now, slice));
-        // An owner re-enters its hold through its slot, which must never lead to another holder's
-        // hold.
+        // An owner re-enters its hold through its slot. The slot must never lead to another
+        // holder's hold.
         stays && self.owner.is_none()
     }
 
@@ -152,7 +155,7 @@ impl Held {
         self.slice.is_some()
     }
 
-    /// Notes that nothing remains to be released.
+    /// Disarms the undo, because nothing remains to be released.
     pub(crate) fn disarm(&self) {
         self.undo.lock().disarm();
     }
@@ -180,9 +183,9 @@ impl Drop for Held {
     }
 }
 
-/// The owners of a name, each a small state machine: free (no slot), acquiring, held. Releasing is
-/// not a state: the release is queued before the slot is cleared, so the owner's next request runs
-/// after it.
+/// The owners of a name. Each is a small state machine with the states free (no slot), acquiring
+/// and held. There is no state for releasing: the release is queued before the slot is cleared, so
+/// the owner's next request runs after the release.
 #[derive(Default)]
 pub(crate) struct Reentry {
     slots: Mutex<HashMap<Owner, OwnerSlot>>,
@@ -190,7 +193,7 @@ pub(crate) struct Reentry {
 }
 
 enum OwnerSlot {
-    /// These branches of the owner are acquiring.
+    /// The branches of the owner that are acquiring.
     Acquiring(Vec<u64>),
     Held(Arc<Held>),
 }
@@ -221,8 +224,8 @@ impl RecordRef {
         self.enter_or_ask(owner, terms, false)
     }
 
-    /// Like [`enter`](Self::enter), for a branch that asks at the same time as other branches of
-    /// its owner.
+    /// Like [`enter`](Self::enter), for a branch that asks the server at the same time as other
+    /// branches of its owner.
     pub(crate) fn enter_concurrently(&self, owner: &Owner, terms: Terms) -> Result<OwnerEntry> {
         self.enter_or_ask(owner, terms, true)
     }
@@ -233,8 +236,8 @@ impl RecordRef {
         match slots.get_mut(owner) {
             Some(OwnerSlot::Acquiring(others)) if concurrently => branches = std::mem::take(others),
             Some(OwnerSlot::Acquiring(_)) => return Ok(OwnerEntry::Acquiring),
-            // The owner can't join a lost hold. It asks anew, while the guards of the lost hold
-            // report the loss.
+            // The owner can't join a lost hold. It asks the server anew, while the guards of the
+            // lost hold report the loss.
             Some(OwnerSlot::Held(held)) => {
                 if let Some(joined) = held.hold().join(terms)? {
                     return Ok(OwnerEntry::Joined(Arc::clone(held), joined));
@@ -242,8 +245,9 @@ impl RecordRef {
             }
             None => {}
         }
-        // Added under the same lock as the check, so that only one of two branches of an owner
-        // asks. The other waits for the result, unless that takes too long.
+        // The slot is added under the lock under which it was checked, so that only one of two
+        // branches of an owner asks the server. The other branch waits for the result, unless that
+        // takes too long.
         let number = next_number();
         branches.push(number);
         let lost = slots.insert(owner.clone(), OwnerSlot::Acquiring(branches));
@@ -260,7 +264,7 @@ impl RecordRef {
 }
 
 impl Reentry {
-    /// Returns what the owner holds under this name, in its role, and can enter again.
+    /// Returns the hold that the owner has under this name, in its role, and can enter again.
     pub(crate) fn held(&self, owner: &Owner) -> Option<Arc<Held>> {
         match self.slots.lock().get(owner) {
             Some(OwnerSlot::Held(held)) => Some(Arc::clone(held)),
@@ -282,7 +286,7 @@ impl Reentry {
     /// Removes `held` from the owner's slot when its last guard is dropped.
     fn clear(&self, owner: &Owner, held: &Arc<Held>) {
         let mut slots = self.slots.lock();
-        // After a loss the slot may contain the owner's next hold, or its next acquire.
+        // After a loss, the slot may already contain the owner's next hold, or its next acquire.
         if matches!(slots.get(owner), Some(OwnerSlot::Held(there)) if Arc::ptr_eq(there, held)) {
             slots.remove(owner);
             slots.shrink_if_idle();
@@ -305,7 +309,7 @@ impl Reentry {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the check, or a change between the two would be missed.
+            // Register before the check. Otherwise a change between the two would be missed.
             changed.as_mut().enable();
             if condition(self.slots.lock().get(owner)) {
                 return;
@@ -314,7 +318,7 @@ impl Reentry {
         }
     }
 
-    /// Returns the owners whose holds last until they are given back.
+    /// Returns the owners whose holds last until the owners release them.
     pub(super) fn lasting(&self) -> Vec<Owner> {
         let slots = self.slots.lock();
         let lasting = slots.iter().filter_map(|(owner, slot)| match slot {
@@ -329,8 +333,8 @@ impl Reentry {
     }
 }
 
-/// The right of an owner's branch to ask the server. If it is dropped without a hold, it leaves the
-/// name to the owner's other branches.
+/// The right of an owner's branch to ask the server. If this is dropped before the branch has a
+/// hold, the owner's other branches may ask.
 pub(crate) struct BranchAcquire {
     local: RecordRef,
     owner: Owner,
@@ -369,7 +373,7 @@ impl Drop for BranchAcquire {
                 }
             }
         }
-        // In both cases the owner's other branches join the hold, or one of them asks.
+        // In both cases the owner's other branches join the hold, or one of them asks the server.
         self.local.owners.changed.notify_waiters();
     }
 }

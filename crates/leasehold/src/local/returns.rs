@@ -1,9 +1,10 @@
-//! Permits of one name that several holders give back at the same time, sent as one request.
+//! The return of permits of one name that several holders give back at the same time, in one
+//! request.
 //!
 //! A batch is open from its first return until its request is queued. The request is queued under
-//! the batch's lock: a request that finds no open batch knows that all earlier returns are in the
-//! queue. Each request for the name sends the open batch first, so that it never overtakes permits
-//! that were given back before it.
+//! the batch's lock: if another request does not find an open batch, all earlier returns are
+//! already in the queue. Each request for the name sends the open batch first, so that no request
+//! overtakes permits that were given back before it.
 
 use tokio::sync::{oneshot, watch};
 
@@ -37,13 +38,14 @@ pub(crate) struct SentReturn {
     pub(crate) we_listen: bool,
 }
 
-/// Largest number of returns in one request, which sends a message for each.
+/// The largest number of returns in one request. The request sends a message for each return.
 const MAX_RETURNS: u32 = 64;
 
 type ReturnResult = Option<Result<(), Failure>>;
 
-/// The sending half of a batch's result, for the task that waits for the reply. No holder's future
-/// does that: if it were not polled, the other holders would get no result.
+/// The sending half of a batch's result, for the task that waits for the reply. A task waits, and
+/// not a holder's future: if that future were not polled, the other holders would not get their
+/// results.
 pub(crate) struct Carrier {
     sent: oneshot::Receiver<SentReturn>,
     result: watch::Sender<ReturnResult>,
@@ -56,7 +58,7 @@ impl Returns {
     /// Adds `permits` to the open batch. Opens a batch if there is none, and then returns its
     /// carrier too. Returns `None` if the batch is full and must be sent first.
     pub(crate) fn join(&self, permits: u32) -> Option<(BatchMember, Option<Carrier>)> {
-        // Joined under the lock under which the batch is sent, so that no return is added after its
+        // Join under the lock under which the batch is sent, so that no return is added after its
         // request.
         let mut batch = self.open.lock();
         if let Some(open) = &mut *batch {
@@ -81,14 +83,14 @@ impl Returns {
 
     /// Sends the open batch. Returns `false` if there is none.
     pub(crate) fn send(&self, submit: impl FnOnce(i64) -> SentReturn) -> bool {
-        // Locked while the request is submitted: otherwise another request could find no open
-        // batch, and overtake this one. (If the runtime has ended, the request is dropped under the
-        // lock, which its drop does not take.)
+        // Keep this locked while the request is submitted. Otherwise another request could find
+        // that no batch is open, and overtake this one. (If the runtime has ended, the request is
+        // dropped under the lock; its drop does not take the lock.)
         let mut batch = self.open.lock();
         let Some(open) = batch.take() else {
             return false;
         };
-        // Without a carrier the reply is never read, but the request is sent anyway.
+        // If the carrier no longer exists, the reply is never read, but the request is sent anyway.
         let _ = open.sent.send(submit(open.permits));
         true
     }
@@ -106,7 +108,8 @@ impl Carrier {
 }
 
 impl BatchMember {
-    /// Waits for the result of the batch; `None` if the task that waits for the reply has ended.
+    /// Waits for the result of the batch. Returns `None` if the task that waits for the reply has
+    /// ended.
     pub(crate) async fn result(mut self) -> ReturnResult {
         let result = self.0.wait_for(Option::is_some).await;
         result.ok().and_then(|result| result.clone())

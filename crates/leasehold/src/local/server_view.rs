@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 
-/// The state of the server as the line knows it. Without it, each waiter would have to find out
-/// again when it becomes the head.
+/// The state of the server as the line knows it. Without this, each waiter would have to find out
+/// the state again when it becomes the head.
 #[derive(Default)]
 pub(crate) struct ServerView {
     /// The time at which the last answered request was sent.
@@ -21,7 +21,7 @@ pub(crate) struct ServerView {
 pub(crate) struct Outage {
     /// The time at which the first unanswered request was sent.
     pub(crate) since: Moment,
-    /// The last failure, noticed at `seen`. `sent` is when the latest unanswered request was sent.
+    /// The last failure, noticed at `seen`. The latest unanswered request was sent at `sent`.
     pub(crate) failure: Failure,
     sent: Moment,
     seen: Moment,
@@ -29,18 +29,19 @@ pub(crate) struct Outage {
 
 impl Outage {
     /// Returns whether the outage continues: the last failure was noticed at most `gap` ago. If it
-    /// was earlier, no waiter has asked since: none was polled, or the machine slept.
+    /// was earlier, no waiter has asked the server since then, because none was polled, or because
+    /// the machine slept.
     fn continues(&self, now: Moment, gap: Duration) -> bool {
         self.failure.is_outage() && now.saturating_sub(self.seen) <= gap
     }
 }
 
 impl ServerView {
-    /// Notes that the server has replied, to a request that was sent at `sent`, that the name is
-    /// held for another `ttl`. A waiter has read the reply at `now`.
+    /// Notes that the server has replied to a request that was sent at `sent`: the name is held for
+    /// another `ttl`. A waiter has read the reply at `now`.
     pub(crate) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
-        // All events are ordered by when their requests were sent. A waiter that is polled late
-        // reads an old answer, which does not end an outage that began later.
+        // All events are ordered by the times at which their requests were sent. A waiter that is
+        // polled late reads an old answer. That answer does not end an outage that began later.
         self.answered = self.answered.max(Some(sent));
         self.outage.take_if(|outage| outage.sent <= sent);
         self.without_expiry = match ttl {
@@ -49,14 +50,15 @@ impl ServerView {
         };
     }
 
-    /// Notes that the server has granted something to a request that was sent at `sent`, so the
-    /// next in line knows that the server answers.
+    /// Notes that the server has granted a request that was sent at `sent`, so that the next waiter
+    /// in line knows that the server answers.
     pub(crate) fn granted(&mut self, sent: Moment) {
         self.held(sent, sent, Some(Duration::ZERO));
     }
 
     /// Notes at `now` that a request that was sent at `sent` has failed. Returns `true` for the
-    /// first failure in a row. A failure more than `gap` after the one before begins a new row.
+    /// first failure in a row. A failure that follows more than `gap` after the previous one begins
+    /// a new row.
     pub(crate) fn unanswered(
         &mut self,
         sent: Moment,
@@ -69,8 +71,8 @@ impl ServerView {
         if self.answered.is_some_and(|answered| sent <= answered) {
             return false;
         }
-        // An earlier outage that does not continue is ignored: no waiter has asked since, so the
-        // server may have been up.
+        // An earlier outage that does not continue is ignored: no waiter has asked the server since
+        // then, so it may have been up.
         let before = self.outage.take_if(|outage| outage.continues(now, gap));
         self.outage = Some(Outage {
             since: before.as_ref().map_or(sent, |outage| outage.since),

@@ -1,13 +1,13 @@
 //! Readers of one process that share a hold. One reader asks the server, and readers that arrive
-//! within a slice of the grant enter its hold. So a lock that is mostly read costs one request a
-//! slice, not one a read.
+//! within a slice after the grant enter its hold. So a lock that is mostly read costs one request
+//! per slice, not one per read.
 //!
 //! Each reader has its own share, and its release waits for the server's answer like any other
 //! release (`hold/confirm.rs`). The last reader releases the hold. The hold is not kept for readers
 //! that may arrive later. But a quick holder must not release it before the readers that waited for
 //! its answer have entered: an extra share keeps it for them until then ([`Grace`]). A hold takes
-//! no more than [`MAX_READERS`] readers. Thousands of readers make several requests at the same
-//! time, and each reader is woken by the answer to one of them.
+//! at most [`MAX_READERS`] readers. Thousands of readers make several requests at the same time,
+//! and each reader is woken by the answer to one of these requests.
 //!
 //! A reader behind a writer of its process does not get here: its line keeps it back (`line.rs`).
 
@@ -44,7 +44,7 @@ struct SharedHoldState {
     open: Option<Arc<SharedRequest>>,
     /// The request that was sent last.
     in_flight: Option<Arc<SharedRequest>>,
-    /// Number of requests that were ever sent.
+    /// The number of requests that were ever sent.
     sent: u64,
 }
 
@@ -60,7 +60,7 @@ struct SharedRequest {
 #[derive(Default)]
 struct SharedRequestState {
     answer: Option<SharedAnswer>,
-    /// Number of readers that wait for the answer, or have not taken it yet.
+    /// The number of readers that wait for the answer, or have not taken it yet.
     followers: u32,
     /// The share that keeps the hold for these readers.
     grace: Option<Grace>,
@@ -81,12 +81,12 @@ pub(crate) type Grace = Box<dyn Any + Send + Sync>;
 struct OpenHold {
     held: Weak<Held>,
     until: Moment,
-    /// Number of readers that have entered. Readers that waited for the answer count from the
+    /// The number of readers that have entered. Readers that waited for the answer count from the
     /// start.
     entered: u32,
 }
 
-/// The requests of other readers that a reader does not wait for.
+/// The requests by other readers for which a reader does not wait.
 #[derive(Clone, Copy)]
 enum Skipped {
     One(u64),
@@ -96,8 +96,8 @@ enum Skipped {
 /// The result of a reader's attempt to enter.
 pub(crate) enum Join<'a> {
     Entered(Arc<Held>, Joined),
-    /// A request that was sent after this reader's arrival was refused: another client has the
-    /// lock, for this duration.
+    /// The server refused a request that was sent after this reader's arrival: another client has
+    /// the lock, for this duration.
     Refused(Option<Duration>),
     /// The reader must ask the server, for itself and for the readers that wait for its answer.
     Ask(InFlight<'a>),
@@ -105,15 +105,16 @@ pub(crate) enum Join<'a> {
 
 impl Record {
     /// Enters a hold that is open to readers, or returns the refusal of a request that another
-    /// reader sends from now on. Otherwise this reader must ask. A reader that has no time to wait
-    /// for another reader's request asks at once.
+    /// reader sends from now on. Otherwise this reader must ask the server. If it has no time to
+    /// wait for another reader's request, it asks at once.
     pub(crate) async fn join_shared_hold(
         &self,
         terms: Terms,
         has_time: bool,
         timers: &Timers,
     ) -> Join<'_> {
-        // A refusal of an earlier request does not count: the lock may have been released since.
+        // The refusal of an earlier request does not count: the lock may have been released since
+        // then.
         let first = self.shared_hold.0.lock().sent + 1;
         let mut skipped = (!has_time).then_some(Skipped::All);
         loop {
@@ -131,15 +132,16 @@ impl Record {
         }
     }
 
-    /// Enters the open hold, or starts a request. Returns a follower of the request in flight as
-    /// the error, unless that request is `skipped` or has no room.
+    /// Enters the open hold, or starts a request. If a request is in flight that has room and is
+    /// not `skipped`, returns a follower of that request as the error.
     fn try_join(
         &self,
         terms: Terms,
         skipped: Option<Skipped>,
         now: Moment,
     ) -> Result<Join<'_>, Follower> {
-        // Declared before the lock, so that it is dropped after it: it may be the last reference.
+        // Declare this before the lock guard, so that it is dropped after unlocking: it may be the
+        // last reference.
         let mut _ended = None;
         let mut state = self.shared_hold.0.lock();
         if let Some(open) = &state.open {
@@ -203,7 +205,7 @@ impl Follower {
     /// hold has no room for another reader.
     fn of(request: &Arc<SharedRequest>) -> Option<Self> {
         let mut request_state = request.state.lock();
-        // One place belongs to the reader that asks.
+        // One place belongs to the reader that asks the server.
         if request_state.answer.is_some() || request_state.followers + 1 >= MAX_READERS {
             return None;
         }
@@ -212,18 +214,19 @@ impl Follower {
         Some(Self(Arc::clone(request)))
     }
 
-    /// Waits for the answer. Returns `false` if the answer does not arrive in time: perhaps nothing
-    /// polls the reader that asked.
+    /// Waits for the answer. Returns `false` if the answer is late: the reader that asked may not
+    /// be polled.
     async fn answered(&self, timers: &Timers) -> bool {
         let mut answered = pin!(self.0.answered.notified());
-        // Registered before the check, or an answer between the two would be missed.
+        // Register before the check. Otherwise an answer between the two would be missed.
         answered.as_mut().enable();
         self.0.is_answered() || timers.timeout(MAX_UNPOLLED, answered).await.is_some()
     }
 
-    /// Returns the answer for a reader that has waited for it; `None` if the reader must try again.
+    /// Returns the answer for a reader that has waited for it, or `None` if the reader must try
+    /// again.
     fn take(&self, terms: Terms, now: Moment) -> Option<Join<'static>> {
-        // Declared before the lock, as in `Record::try_join`.
+        // Declare this before the lock guard, as in `Record::try_join`.
         let _ended;
         let request_state = self.0.state.lock();
         match request_state.answer.as_ref()? {
@@ -255,8 +258,9 @@ impl Drop for Follower {
 }
 
 impl OpenHold {
-    /// Adds a reader to the hold. If it can't enter, returns the hold for a drop after unlocking:
-    /// the other readers may have left in the meantime.
+    /// Adds a reader to the hold. If the reader can't enter, returns the hold as the error. The
+    /// caller must drop it after unlocking, because the other readers may have left in the
+    /// meantime.
     fn join(&self, terms: Terms, now: Moment) -> Result<(Arc<Held>, Joined), Option<Arc<Held>>> {
         if now > self.until {
             return Err(None);
@@ -269,20 +273,20 @@ impl OpenHold {
     }
 }
 
-/// A reader that asks. If it is dropped without an answer, it leaves the next request to another
-/// reader.
+/// A reader that asks the server. If it is dropped without an answer, another reader sends the next
+/// request.
 pub(crate) struct InFlight<'a> {
     shared_hold: &'a SharedHold,
     request: Arc<SharedRequest>,
 }
 
-/// A hold that is kept for the readers that waited for its answer.
+/// The time for which a hold is kept for the readers that waited for its answer.
 pub(crate) struct GracePeriod(Arc<SharedRequest>);
 
 impl InFlight<'_> {
-    /// Notes that the server has granted the request: other readers may enter the hold until
-    /// `until`. If readers wait for the answer, a share from `grace` keeps the hold for them, and
-    /// the caller must run [`GracePeriod::end`].
+    /// Notes that the server has granted the request, so that other readers may enter the hold
+    /// until `until`. If readers wait for the answer, a share from `grace` keeps the hold for them,
+    /// and the caller must run [`GracePeriod::end`].
     pub(crate) fn publish(
         self,
         held: &Arc<Held>,
@@ -321,8 +325,8 @@ impl Drop for InFlight<'_> {
 }
 
 impl GracePeriod {
-    /// Waits a short time, then ends the share that keeps the hold, in case a reader for which it
-    /// is kept is not polled.
+    /// Waits a short time, then ends the share that keeps the hold: a reader for which it is kept
+    /// may not be polled.
     pub(crate) async fn end(self) {
         tokio::time::sleep(MAX_UNPOLLED).await;
         let grace = self.0.state.lock().grace.take();

@@ -1,5 +1,5 @@
 //! One request for many waiters: waiters that would send the same request at the same time share
-//! the answer. A thousand waiters cost the server as much as one.
+//! one answer. A thousand waiters cost the server as much as one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +30,9 @@ struct Flight {
 }
 
 impl SingleFlight {
-    /// Asks the server, or shares another waiter's request. It can share a request that was not
-    /// sent yet, or was sent when the channel had the same position as now. `mark` is the channel's
-    /// position now.
+    /// Asks the server, or shares another waiter's request. A request can be shared if it was not
+    /// sent yet, or if the channel had the same position as now when it was sent. `mark` is the
+    /// channel's current position.
     pub(crate) async fn ask(
         &self,
         backend: &Backend,
@@ -57,13 +57,14 @@ impl SingleFlight {
         operation: Operation,
     ) -> Shared<FlightRequest> {
         let mut present = self.flight.lock();
-        // An answered request does not count: the latch may have opened since.
+        // An answered request does not count: the latch may have opened since then.
         let before = present
             .as_ref()
             .and_then(|flight| Some((flight, flight.answer.upgrade()?)))
             .filter(|(_, answer)| answer.peek().is_none());
-        // The server may have executed a request that was sent, before the latch opened. It serves
-        // only waiters whose channel has received nothing since the request was sent.
+        // If a request was already sent, the server may have executed it before the latch opened.
+        // Such a request serves only waiters whose channel has received nothing since the request
+        // was sent.
         if let Some((flight, answer)) = &before
             && (!flight.sent.load(Ordering::SeqCst) || (mark.is_some() && flight.mark == mark))
         {
@@ -74,17 +75,17 @@ impl SingleFlight {
         let was_sent = Arc::clone(&sent);
         let ask = async move {
             // Only one request is in flight at a time: all waiters that arrive during the earlier
-            // one share this one.
+            // request share this one.
             if let Some(before) = before {
                 let _ = before.await;
             }
-            // Noted before the request is sent: a waiter that joined after the server had executed
-            // it would get an answer older than its question.
+            // Note this before the request is sent: a waiter that joined after the server had
+            // executed the request would get an answer that is older than its question.
             was_sent.store(true, Ordering::SeqCst);
             backend.submit(operation).await
         };
         let answer = ask.boxed().shared();
-        // Weak, so that a request that no waiter wants any more is dropped.
+        // The reference is weak, so that the request is dropped when no waiter wants it any more.
         if let Some(weak) = answer.downgrade() {
             *present = Some(Flight {
                 answer: weak,
@@ -104,11 +105,11 @@ struct FlightWaiter<'a> {
 
 impl Drop for FlightWaiter<'_> {
     fn drop(&mut self) {
-        // Dropped first, so that this waiter's own share does not keep the request.
+        // Drop our own share first. Otherwise it would keep the request alive.
         drop(self.answer.take());
-        // The flight is removed, unless a request is in flight that another waiter wants. `ask` may
-        // then be the last share, so that the request is dropped with it. That must not happen
-        // under the lock.
+        // Remove the flight, unless another waiter wants the request in flight. `ask` may then be
+        // the last share, so that the request is dropped with it. That must not happen under the
+        // lock.
         let mut present = self.flight.lock();
         let ask = present.as_ref().and_then(|flight| flight.answer.upgrade());
         if ask.as_ref().is_none_or(|ask| ask.peek().is_some()) {

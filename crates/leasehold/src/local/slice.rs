@@ -3,11 +3,11 @@
 //!
 //! A grant from the server starts a slice (10 ms by default). During the slice, returned permits,
 //! or a returned hold of a lock, are given to this process's own waiters. The first return after
-//! that time ends the slice: it is sent to the server, and the process *yields* for a moment,
-//! so that other processes can ask first. So a process that uses a name all the time does not
-//! starve another process, and waits for one round trip in each slice. If several other processes
-//! listen, it lets them ask first until each of them has had a slice. Otherwise the two processes
-//! nearest to the server would take all slices.
+//! that time ends the slice: it is sent to the server, and the process *yields* for a moment, so
+//! that other processes can ask the server first. So a process that uses a name all the time does
+//! not starve another process, and waits for one round trip per slice. If several other processes
+//! listen, this process lets them ask first until each of them has had a slice. Otherwise the two
+//! processes nearest to the server would take all slices.
 
 use std::time::Duration;
 
@@ -16,62 +16,62 @@ use crate::config::DEFAULT_SLICE;
 
 /// The longest absence of a hold within one slice: the time between its release, with no waiter of
 /// this process in line, and the next grant. If two tasks use one lock all the time, both may wait
-/// for the server at the same moment. The next grant must not begin a new slice each time, or
-/// theirs would never end.
+/// for the server at the same moment. The next grant must not begin a new slice each time.
+/// Otherwise their slice would never end.
 const MAX_AWAY: Duration = Duration::from_millis(2);
-/// The time for which a process yields. A waiter of Redisson near the server asks half a
+/// The time for which a process yields. A Redisson waiter near the server sends its request half a
 /// millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
 /// A longer time, for processes that are far away or slow. Used every fourth time in a row that no
 /// other process takes anything.
 const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
-/// Number of slices in a row without standing down while no other process listens. After the next
+/// The number of slices in a row without yielding while no other process listens. After the next
 /// slice the process yields anyway: a client that asks without listening, like Redisson's spin
 /// lock, is not counted.
 const MAX_SLICES_ALONE: u32 = 10;
 
-/// The state of a process's slice of one name.
+/// The state of a process's slice for one name.
 #[derive(Default)]
 pub(crate) struct Slice {
     phase: Phase,
-    /// Number of other processes that listened when a release was last published; `None` if
+    /// The number of other processes that listened when a release was last published; `None` if
     /// unknown.
     others: Option<u32>,
-    /// Number of releases that other processes have published since our slice ended, as far as we
-    /// know; `None` if we have had no slice.
+    /// The number of releases that other processes have published since our slice ended, as far as
+    /// we know; `None` if we have not had a slice.
     releases_heard: Option<u32>,
-    /// The moment until which the process lets other processes ask that have had no slice since
+    /// The moment until which this process lets processes ask first that have not had a slice since
     /// ours.
     yields_until: Option<Moment>,
-    /// Number of slices that have ended since the process last yielded.
+    /// The number of slices that have ended since the process last yielded.
     slices_alone: u32,
-    /// Number of times in a row that the process yielded and no other process took anything.
+    /// The number of times in a row that the process yielded but no other process took anything.
     unused_slices: u32,
-    /// Whether nothing was free after the last request.
+    /// Whether no permit was free after the last request.
     all_taken: bool,
 }
 
 #[derive(Default)]
 enum Phase {
-    /// No slice: the next one begins with a grant to this process.
+    /// There is no slice. The next one begins with a grant to this process.
     #[default]
     Idle,
-    /// The slice is ours, since a grant of the server.
+    /// The slice is ours, since a grant by the server.
     Ours { since: Moment },
-    /// The slice is ours, but a hold was given back to the server at `at`: no waiter of this
-    /// process could have it.
+    /// The slice is ours, but a hold was given back to the server at `at`, because no waiter of
+    /// this process could get it.
     Away { since: Moment, at: Moment },
-    /// Other processes ask first: none of our waiters asks before `until`. `given_back` is the
-    /// number of permits that were given back to the server since this phase began.
+    /// Other processes ask the server first: our waiters do not ask before `until`. `given_back` is
+    /// the number of permits that were given back to the server since this phase began.
     StandingDown { until: Moment, given_back: i64 },
 }
 
 /// A request and its answer.
 pub(crate) struct SliceReport {
-    /// Number of permits that were given back while the process yielded, if the request was sent
-    /// after that time.
+    /// The number of permits that were given back while the process yielded, if the request was
+    /// sent after that time.
     pub(crate) given_back: Option<i64>,
-    /// Number of permits that were free when the request reached the server.
+    /// The number of permits that were free when the request reached the server.
     pub(crate) free: i64,
     /// Whether no free permit is known to remain.
     pub(crate) none_left: bool,
@@ -81,16 +81,16 @@ pub(crate) struct SliceReport {
 }
 
 impl Slice {
-    /// Notes that a release was published, and that `others` other processes received it; `None` if
-    /// unknown.
+    /// Notes that a release was published, and that `others` other processes received it. `others`
+    /// is `None` if their number is unknown.
     pub(crate) fn published(&mut self, others: Option<u32>) {
         self.others = others;
     }
 
     /// Notes that a waiter has heard of a release, which may have ended a slice of another process.
-    /// Until there were as many releases since our slice as other processes listen, this process
-    /// lets the others ask first. Otherwise the two processes nearest to the server would take all
-    /// slices, and a third one none.
+    /// If there were fewer releases since our slice than other processes listen, this process lets
+    /// the others ask first. Otherwise the two processes nearest to the server would take all
+    /// slices, and a third process would not get any.
     pub(crate) fn release_heard(&mut self, now: Moment) {
         if !matches!(self.phase, Phase::Idle) {
             return;
@@ -101,7 +101,7 @@ impl Slice {
         }
     }
 
-    /// Notes that a hold that the server granted at `since` was given back to it at `at`, and that
+    /// Notes that a hold that was granted at `since` was given back to the server at `at`, and that
     /// other processes wait for it.
     pub(crate) fn others_wait(&mut self, since: Moment, at: Moment) {
         self.others = None;
@@ -110,7 +110,7 @@ impl Slice {
         }
     }
 
-    /// Returns whether this state says no more than a new one.
+    /// Returns whether this state contains nothing that a new one would not contain.
     pub(crate) fn remembers_nothing(&self) -> bool {
         matches!(self.phase, Phase::Idle) && !self.no_other_listener() && self.unused_slices == 0
     }
@@ -124,7 +124,7 @@ impl Slice {
         self.others == Some(0)
     }
 
-    /// Returns the moment before which our waiters let other processes ask.
+    /// Returns the moment until which our waiters let other processes ask first.
     pub(crate) fn not_before(&self, now: Moment) -> Option<Moment> {
         let until = match self.phase {
             Phase::StandingDown { until, .. } => Some(until),
@@ -133,8 +133,8 @@ impl Slice {
         until.filter(|until| now < *until)
     }
 
-    /// Returns the moment before which none of our waiters asks for a hold, because one of them has
-    /// it and hands it over on its release.
+    /// Returns the moment until which our waiters do not ask for a hold, because one of them has it
+    /// and will hand it over.
     pub(crate) fn ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
         match self.phase {
             Phase::Ours { since } if now < since + length => Some(since + length),
@@ -143,13 +143,13 @@ impl Slice {
     }
 
     /// Like [`ours_until`](Self::ours_until), for permits: some may be free until a request has
-    /// found none.
+    /// found none that are free.
     pub(crate) fn all_ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
         let until = self.ours_until(now, length);
         until.filter(|_| self.all_taken)
     }
 
-    /// Returns how many permits were given back while the process yielded, if that time is over.
+    /// Returns how many permits were given back while the process yielded, if that time has passed.
     pub(crate) fn given_back(&self, now: Moment) -> Option<i64> {
         match self.phase {
             Phase::StandingDown { until, given_back } if now >= until => Some(given_back),
@@ -157,8 +157,8 @@ impl Slice {
         }
     }
 
-    /// Ends the slice without standing down: more permits may be in use than exist. Returned
-    /// permits are sent to the server until the server grants something again.
+    /// Ends the slice without yielding, because more permits may be in use than exist. Returned
+    /// permits are sent to the server until it grants permits again.
     pub(crate) fn end(&mut self) {
         if matches!(self.phase, Phase::Ours { .. } | Phase::Away { .. }) {
             self.phase = Phase::Idle;
@@ -185,7 +185,7 @@ impl Slice {
                 self.phase = Phase::Idle;
             }
             // The request was sent while the process yielded, or during its slice. If its grant
-            // began a slice, one of our slices could directly follow the other.
+            // began a slice, one of our slices could directly follow another.
             (Phase::StandingDown { .. }, None) | (Phase::Ours { .. } | Phase::Away { .. }, _) => {
                 return;
             }
@@ -209,7 +209,7 @@ impl Slice {
         length: Duration,
     ) -> bool {
         // The slice begins here and not with the grant: most holds have no waiter behind them, and
-        // nothing must be remembered for them.
+        // for these nothing has to be remembered.
         match self.phase {
             Phase::Idle => self.phase = Phase::Ours { since: granted },
             Phase::Away { since, at } => {
@@ -225,8 +225,8 @@ impl Slice {
         self.stays_local(permits, now, length)
     }
 
-    /// Begins a slice for a hold whose line is on the server. The next waiter in line may be of any
-    /// process.
+    /// Begins a slice for a hold whose line is on the server. The next waiter in line may belong to
+    /// any process.
     pub(crate) fn begin(&mut self, now: Moment) {
         self.phase = Phase::Ours { since: now };
     }
@@ -242,13 +242,13 @@ impl Slice {
         let alone = self.no_other_listener();
         match &mut self.phase {
             Phase::Ours { since } if now.saturating_sub(*since) <= length => return true,
-            // No other process listens: standing down would only cost time.
+            // No other process listens, so yielding would only cost time.
             Phase::Ours { .. } if alone && self.slices_alone < MAX_SLICES_ALONE => {
                 self.slices_alone += 1;
                 self.phase = Phase::Idle;
             }
-            // The slice ends with a return, not by the clock: until something is given back, there
-            // is nothing that other processes could ask for.
+            // The slice ends with a return, not at a time: until something is given back, there is
+            // nothing for which other processes could ask.
             Phase::Ours { .. } => {
                 self.slices_alone = 0;
                 self.releases_heard = Some(0);
@@ -264,8 +264,8 @@ impl Slice {
     }
 
     fn stand_down(&self) -> Duration {
-        // Other processes may be too far away to ask within the short time. The long time is rare:
-        // usually no other process wants a permit, and then the time is lost.
+        // Other processes may be too far away to ask within the short time. The long time is used
+        // rarely, because it is lost if no other process wants a permit, which is the usual case.
         match self.unused_slices % 4 {
             3 => LONG_STAND_DOWN,
             _ => STAND_DOWN,
@@ -287,14 +287,14 @@ mod tests {
         after(Duration::ZERO)
     }
 
-    /// Creates a slice that a grant of the server has begun.
+    /// Creates a slice that a grant by the server has begun.
     fn begun() -> Slice {
         let mut slice = Slice::default();
         ask(&mut slice, at_once(), 1);
         slice
     }
 
-    /// Reports a request that is answered at once, and granted if permits are free.
+    /// Notes a request that is answered at once, and granted if permits are free.
     fn ask(slice: &mut Slice, now: Moment, free: i64) {
         let given_back = slice.given_back(now);
         answer(slice, given_back, now, free);
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn short_absences_do_not_prolong_a_turn() {
         let mut slice = Slice::default();
-        // Each grant follows the release before it by less than two milliseconds.
+        // Each grant follows less than two milliseconds after the previous release.
         let grants = (0..10).map(|round| after(Duration::from_millis(2) * round));
         let stays: Vec<_> = grants
             .map(|granted| returned(&mut slice, granted))

@@ -1,9 +1,9 @@
-//! A slot in which a waiter receives a gift, such as a hold. It is empty until then, and closed
-//! when the waiter wants nothing more.
+//! A slot in which a waiter receives a gift, such as a hold. The slot is empty until it gets the
+//! gift, and is closed when the waiter does not want anything more.
 
 use crate::sync::Mutex;
 
-/// The slot of one waiter, which any task that has something for it may fill.
+/// The slot of one waiter. Any task that has something for the waiter may fill the slot.
 pub(crate) struct WaiterSlot<T>(Mutex<SlotState<T>>);
 
 #[derive(Default)]
@@ -20,12 +20,12 @@ impl<T> WaiterSlot<T> {
         Self(Mutex::new(SlotState::Empty))
     }
 
-    /// Returns whether the waiter still waits, and was given nothing yet.
+    /// Returns whether the waiter still waits and has not been given anything yet.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(*self.0.lock(), SlotState::Empty)
     }
 
-    /// Returns whether something was given and not claimed.
+    /// Returns whether the slot contains a gift that was not claimed.
     pub(crate) fn is_full(&self) -> bool {
         matches!(*self.0.lock(), SlotState::Full(_))
     }
@@ -58,7 +58,7 @@ impl<T> WaiterSlot<T> {
         }
     }
 
-    /// Reopens the slot, because the claimed gift is of no use: the waiter continues to wait.
+    /// Reopens the slot, because the claimed gift is of no use and the waiter continues to wait.
     pub(crate) fn reopen(&self) {
         *self.0.lock() = SlotState::Empty;
     }
@@ -92,10 +92,11 @@ impl<T> WaiterSlot<T> {
         is_empty
     }
 
-    /// Closes the slot: the waiter wants nothing more. Returns a gift that was not claimed.
+    /// Closes the slot, because the waiter does not want anything more. Returns a gift that was not
+    /// claimed.
     pub(crate) fn close(&self) -> Option<T> {
-        // The slot is taken and closed under one lock: a simultaneous gift is returned either here
-        // or to its giver, and that side gives it back.
+        // The gift is taken and the slot is closed under one lock: a simultaneous gift is returned
+        // either here or to its giver, which then gives it back to the server.
         match std::mem::replace(&mut *self.0.lock(), SlotState::Closed) {
             SlotState::Full(gift) => Some(gift),
             SlotState::Empty | SlotState::Closed => None,

@@ -1,4 +1,4 @@
-//! The stall checks, which search for waiters that were woken and are not polled.
+//! The stall checks, which search for waiters that were woken but are not polled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::clock::Clock;
 use crate::sync::Mutex;
 
 /// The interval at which lines with a woken waiter are checked. A waiter that two checks in a row
-/// find woken and not polled is passed over. Two, because after a pause of the whole runtime the
-/// first check may run before the waiter's poll.
+/// find woken but not polled is passed over. One check would not be enough: after a pause of the
+/// whole runtime, the first check may run before the waiter's poll.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The lines of a client in which a waiter was woken.
@@ -37,13 +37,13 @@ impl StallCheck {
         })
     }
 
-    /// Has this line checked until each woken waiter was polled or passed over.
+    /// Starts checks of this line, until each woken waiter was polled or passed over.
     pub(super) fn add(self: &Arc<Self>, line: &Arc<WaitLine>) {
         let mut due = self.due.lock();
         due.lines.push(Arc::clone(line));
         let starts = !std::mem::replace(&mut due.running, true);
-        // A runtime that has ended drops the task at once, and `StallCheckTask::drop` takes this
-        // lock.
+        // Unlock first: a runtime that has ended drops the task at once, and `StallCheckTask::drop`
+        // takes this lock.
         drop(due);
         if starts {
             let task = StallCheckTask(Some(Arc::clone(self)));
@@ -53,11 +53,13 @@ impl StallCheck {
 
     /// Checks each line once. Returns `false` if no line must be checked again.
     fn check(&self) -> bool {
-        // Checked without the lock: a check wakes waiters, whose wakers take this lock (`add`).
+        // Check the lines without this lock: a check wakes waiters, and their wakers take the lock
+        // (`add`).
         let mut lines = std::mem::take(&mut self.due.lock().lines);
         let now = self.clock.now();
         lines.retain(|line| line.check_stalls(now));
-        // Decided under the lock: a thread that adds a line finds this task running, or starts one.
+        // Decide this under the lock: a thread that adds a line finds this task running, or starts
+        // one.
         let mut due = self.due.lock();
         due.lines.append(&mut lines);
         due.running = !due.lines.is_empty();
@@ -77,7 +79,7 @@ impl StallCheckTask {
                 .as_ref()
                 .is_some_and(|stall_check| stall_check.check())
             {
-                // From here on another task may run, whose lines `drop` must not clear.
+                // From now on, another task may run. `drop` must not clear the lines of that task.
                 self.0 = None;
                 return;
             }
@@ -87,9 +89,9 @@ impl StallCheckTask {
 
 impl Drop for StallCheckTask {
     fn drop(&mut self) {
-        // Dropped with its runtime: no waiter is passed over any more.
+        // The task was dropped with its runtime, so no waiter is passed over any more.
         if let Some(stall_check) = self.0.take() {
-            // Dropped after unlocking: what is dropped with a line may take this lock.
+            // Drop the lines after unlocking: what is dropped with a line may take this lock.
             let remaining = std::mem::take(&mut *stall_check.due.lock());
             drop(remaining);
         }

@@ -1,9 +1,10 @@
 //! Waiters whose line is on the server, and which of them gets a hold next.
 //!
-//! A release can grant the lock in the same request to the first in line, if that is a waiter of
-//! the same client. The reply also lists the waiters directly behind it that belong to this client.
-//! The hold is handed to them in this order, like any other hold (`hand_over.rs`): no waiter is
-//! overtaken. The places of the waiters that have had the hold are removed when it is released.
+//! A release can grant the lock, in the same request, to the first waiter in line, if that waiter
+//! belongs to the same client. The reply also lists the waiters directly behind it that belong to
+//! this client. The hold is handed over to them in this order, like any other hold
+//! (`hand_over.rs`), so no waiter is overtaken. When the hold is released, the places of all
+//! waiters that have had it are removed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,24 +20,24 @@ use crate::hold::{Grant, Undo};
 
 /// The next waiters for a hold.
 pub(super) struct Succession {
-    /// The id of that hold. If another hold has replaced it, the order may have changed.
+    /// The id of that hold. If another hold has replaced this one, the order may have changed.
     hold: Box<str>,
     next: VecDeque<Number>,
 }
 
 impl WaitLine {
-    /// Returns whether there is a waiter, and each waiter would take a hold on these terms.
+    /// Returns whether there is a waiter, and every waiter would take a hold on these terms.
     fn all_want(&self, terms: Terms) -> bool {
         let state = self.state.lock();
         let all = state.hold_waiters.len() == state.wakers.len() && !state.wakers.is_empty();
-        // A waiter that was passed over still has its place on the server, and would be granted the
-        // lock there.
+        // A waiter that was passed over still has its place on the server, which would grant the
+        // lock to it.
         let all = all && state.order.len() == state.wakers.len();
         all && (state.hold_waiters.values()).all(|hold_waiter| hold_waiter.terms == terms)
     }
 
-    /// Starts a succession: the server has granted this hold to the first of these waiters, and the
-    /// others are behind it.
+    /// Starts a succession. The server has granted this hold to the first of these waiters; the
+    /// other waiters follow it in the queue.
     fn begin_succession(&self, hold: Undo, ids: &[String]) -> PlaceGrant {
         let mut state = self.state.lock();
         let hold_waiters = state.hold_waiters.iter();
@@ -57,7 +58,7 @@ impl WaitLine {
         let (Some(waker), Some(hold_waiter)) = (waker, hold_waiter) else {
             return PlaceGrant::WaiterGone(hold);
         };
-        // The order is locked, so the waiter is not passed over between the check and the gift.
+        // The order is locked, so the waiter can't be passed over between this check and the gift.
         if state.order.contains(first) && hold_waiter.terms == hold.hold().terms() {
             return match hold_waiter.slot.give(hold) {
                 Ok(()) => PlaceGrant::Given(Arc::clone(waker)),
@@ -88,7 +89,7 @@ impl WaitLine {
                 state.succession = Some(succession);
                 return Some(found);
             }
-            // The waiter has had the hold, has left, or was passed over.
+            // This waiter has had the hold, has left, or was passed over.
             succession.next.pop_front();
         }
         None
@@ -96,15 +97,15 @@ impl WaitLine {
 }
 
 impl Record {
-    /// Returns whether the server may grant the lock, on these terms, to any waiter of this process
-    /// that is first in line.
+    /// Returns whether the server may grant the lock, on these terms, to whichever waiter of this
+    /// process is first in line.
     pub(crate) fn all_waiters_want_this(&self, terms: Terms) -> bool {
         let line = self.line.line();
         line.is_some_and(|line| line.all_want(terms))
     }
 
-    /// Gives the hold to the first of these waiters: the server has granted it, and the others are
-    /// behind it. Returns `false` if it was not given to that waiter.
+    /// Gives the hold to the first of these waiters, to which the server has granted it. The other
+    /// waiters follow it in the queue. Returns `false` if the first waiter did not get the hold.
     pub(crate) fn grant_first(&self, hold: Undo, ids: &[String], now: Moment) -> bool {
         let Some(line) = self.line.line() else {
             drop_unreleased(hold);
@@ -129,14 +130,15 @@ impl Record {
 enum PlaceGrant {
     /// The waiter has the hold, and must be woken.
     Given(Arc<WaiterWaker>),
-    /// The waiter has left with its place, or has the hold by the reply to its own request.
+    /// The waiter has left and its place with it, or the reply to its own request has given it the
+    /// hold.
     WaiterGone(Undo),
-    /// The waiter is not polled. It is given nothing more in this place.
+    /// The waiter is not polled. Nothing more is given to it in this place.
     WaiterStalled(Undo),
 }
 
-/// Drops a hold without a release: the undo of a waiter's place gives the same hold back, or the
-/// waiter's guard has that undo.
+/// Drops a hold without a release, because the undo of a waiter's place gives the same hold back,
+/// or because the waiter's guard has that undo.
 pub(super) fn drop_unreleased(mut hold: Undo) {
     hold.hold().end();
     hold.disarm();
@@ -152,15 +154,16 @@ impl HoldWaiter {
         self.has_place_id(hold.steps.wire_id())
     }
 
-    /// Notes that the waiter's own request was granted the hold of its place. Returns `false` if a
-    /// release had granted that hold, too, and it has already been given back.
+    /// Notes that the server has granted the waiter's own request, with the hold for its place.
+    /// Returns `false` if a release had already granted that hold, and it has been given back.
     pub(super) fn accept_own_grant(&self) -> bool {
         if self.slot.close_empty() {
             return true;
         }
         match self.slot.take_back(|_| true) {
             Some(hold) if self.owns(hold.hold()) => drop_unreleased(hold),
-            // The server has granted the lock to this waiter, so the other hold is lost.
+            // The server has granted the lock to this waiter, so the hold that was handed over is
+            // lost.
             Some(other) => give_back(other),
             None => return false,
         }

@@ -18,8 +18,8 @@ impl BackoffPauses {
         }
     }
 
-    /// Returns the pauses after failed requests: 20 ms, doubled up to half a second. A server that
-    /// recovers is found soon, and a dead server is not hammered.
+    /// Returns the pauses after failed requests: 20 ms, doubled up to half a second. The client
+    /// soon notices that a server has recovered, but does not hammer a dead server.
     pub(crate) fn after_failures() -> Self {
         Self::new(Backoff {
             first: Duration::from_millis(20),
@@ -32,8 +32,8 @@ impl BackoffPauses {
         self.next = self.back_off.first;
     }
 
-    /// Returns the next pause. A growing pause has a random part, so that waiters that started
-    /// together drift apart. A constant pause has none.
+    /// Returns the next pause. A growing pause has a random part, so that waiters that started at
+    /// the same time drift apart. A constant pause has none.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.next;
         if self.back_off.factor > 1 {

@@ -5,15 +5,15 @@ use crate::clock::{Clock, Moment, Timers};
 /// The limit of a caller's wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Deadline {
-    /// The caller asks once and never sleeps.
+    /// The caller asks the server once and never sleeps.
     Now,
     At(Moment),
     Never,
 }
 
 impl Deadline {
-    /// Returns the deadline at this instant. An instant that has passed already is
-    /// [`Now`](Self::Now): the caller asks once.
+    /// Returns the deadline at this instant, or [`Now`](Self::Now) if the instant has already
+    /// passed: the caller then asks the server once.
     pub(crate) fn at_instant(instant: tokio::time::Instant, clock: Clock) -> Self {
         let moment = clock.moment_of(instant);
         if moment <= clock.now() {

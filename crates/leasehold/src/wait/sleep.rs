@@ -1,4 +1,5 @@
-//! The sleep of one waiter: until a wake-up that it follows, or until it must ask anyway.
+//! The sleep of one waiter. It ends with a wake-up that the waiter follows, or when the waiter must
+//! ask the server anyway.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use crate::clock::{Moment, Timers};
 use crate::config::WaitStrategy;
 use crate::local::line::LineMode;
 
-/// The time after an expiry at which the waiter asks. The server reports whole milliseconds, and
-/// the key must have expired when the request arrives.
+/// The time between an expiry and the request of the waiter. The server reports whole milliseconds,
+/// and the key must have expired when the request arrives.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 /// The longest poll interval of waiters whose channel the server denies.
 const POLL_INTERVAL_WHEN_DENIED: Duration = Duration::from_secs(1);
@@ -27,35 +28,35 @@ pub(super) struct Sleep<'a> {
     pauses: Option<BackoffPauses>,
     failures: BackoffPauses,
     pub(super) throttle: WakeUpThrottle,
-    /// Number of sleeps in a row that ended without a wake-up or a change.
+    /// The number of sleeps in a row that ended without a wake-up or a change.
     quiet_sleeps: u32,
-    /// Number of clients before this one in the server's list of waiting clients, which releases
-    /// notify first. `None` if this client is not in the list.
+    /// The number of clients before this one in the server's list of waiting clients. Releases
+    /// notify these clients first. `None` if this client is not in the list.
     pub(super) clients_ahead: Option<u32>,
     /// The time of the last refusal.
     refused_at: Moment,
 }
 
-/// The time that a notified client has to acquire the lock. If nothing is heard of it by then, it
-/// may have disconnected, and the next client in the list of waiting clients asks. The client after
-/// that waits for twice this time, and so on.
+/// The time within which a notified client should acquire the lock. If there is no sign of that
+/// client after this time, it may have disconnected, and the next client in the list of waiting
+/// clients asks the server. The client after that waits for twice this time, and so on.
 const TIME_TO_ASK: Duration = Duration::from_millis(5);
 /// The limit of these doublings.
 const MAX_DOUBLINGS: u32 = 9;
-/// Number of clients at the head of the list that poll as often as a lone client, because the first
-/// ones may have disconnected. Clients behind them poll less often the further back they are, so a
+/// The number of clients at the head of the list that poll as often as a lone client, because the
+/// first ones may have disconnected. The further back a client is, the less often it polls, so a
 /// long list costs the server few more polls.
 const POLL_FULLY: u32 = 4;
-/// The factor by which a client far back in the list may lengthen its pause, if it must ask
-/// regularly to keep a reservation. The reservation outlasts the longer pause.
+/// The factor by which a client far back in the list may lengthen its pause, if it must send
+/// requests regularly to keep a reservation. The reservation outlasts the longer pause.
 pub(crate) const LATE_POLL_FACTOR: u32 = 2;
 /// The longest pause between two polls of a client in the list. The server forgets the list 2 s
 /// later.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 impl<'a> Sleep<'a> {
-    /// Creates the sleep of a waiter. `has_asked` means that a request was already sent, before the
-    /// waiter listened to any channel.
+    /// Creates the sleep of a waiter. `has_asked` means that the waiter has already sent a request,
+    /// before it listened to any channel.
     pub(super) fn new(wait: &'a Wait<'a>, has_asked: bool) -> Self {
         let (listeners, pauses) = match &wait.settings.strategy {
             // A waiter for a latch begins to listen after its first answer, with a confirmation of
@@ -66,8 +67,9 @@ impl<'a> Sleep<'a> {
             WaitStrategy::PubSub if has_asked => (Vec::new(), None),
             WaitStrategy::PubSub => {
                 let channels = wait.channels.iter();
-                // A channel that is live before the first request saves the second one. The waiter
-                // takes all channels or none, because `listen` adds nothing to existing listeners.
+                // A channel that is live before the first request makes the second one unnecessary.
+                // The waiter takes all channels or none, because `listen` adds nothing to existing
+                // listeners.
                 let live = channels.map(|(channels, name)| channels.listen_if_live(name));
                 (live.collect::<Option<_>>().unwrap_or_default(), None)
             }
@@ -123,12 +125,12 @@ impl<'a> Sleep<'a> {
             None => self.poll_pause().after(self.clients_ahead),
         };
         // The TTL alone is not enough: with a TTL of 0 the key is about to expire, and the waiter
-        // would ask at full speed until then.
+        // would send requests at full speed until then.
         ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))
     }
 
-    /// Returns the longest pause between two requests. The server regards a waiter that asks less
-    /// often as dead, and drops its place or its reservation.
+    /// Returns the longest pause between two requests. If a waiter sends requests less often, the
+    /// server regards it as dead, and drops its place or its reservation.
     fn max_pause(&self) -> Option<Duration> {
         match self.wait.line {
             LineMode::OnServer { ask_every } => Some(ask_every),
@@ -136,12 +138,13 @@ impl<'a> Sleep<'a> {
         }
     }
 
-    /// Returns how often the waiter asks without a message.
+    /// Returns how often the waiter asks the server when no message arrives.
     fn poll_pause(&self) -> PollPause {
         let (listeners, settings) = (&self.listeners, self.wait.settings);
         let hears = !listeners.is_empty() && listeners.iter().all(|one| one.signal().live);
         let every = match hears {
-            // The interval grows only while the server has confirmed that it sends the messages.
+            // The interval grows only while the server has confirmed the subscription, so that
+            // messages arrive.
             true => settings.poll_interval_after(self.quiet_sleeps),
             false if listeners.iter().any(|one| one.signal().denied) => {
                 settings.poll_interval().min(POLL_INTERVAL_WHEN_DENIED)
@@ -158,13 +161,13 @@ impl<'a> Sleep<'a> {
     }
 
     pub(super) fn after_failure(&mut self) -> Duration {
-        // The connection for messages may be dead too.
+        // The connection for messages may be dead, too.
         self.poll_often_again();
         self.failures.next()
     }
 
     /// Sleeps until `moment`, or until a channel's signal has changed since `marks` and the
-    /// throttle lets the waiter follow that. Returns `true` in the second case.
+    /// throttle lets the waiter follow that change. Returns `true` in the second case.
     pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) -> bool {
         let timers = &self.wait.context.timers;
         let not_before = self.throttle.not_before();
@@ -199,7 +202,7 @@ impl<'a> Sleep<'a> {
                 }
                 (several, None) => any_moves(several, marks).await,
             }
-            // Postponed, not dropped: this wake-up may be the one that matters.
+            // The wake-up is postponed and not dropped, because it may be the one that matters.
             if let Some(not_before) = not_before {
                 timers.sleep_until(not_before).await;
             }
@@ -209,7 +212,7 @@ impl<'a> Sleep<'a> {
             () = woken => true,
             () = timers.sleep_until(moment) => false,
         };
-        // A lost connection and a new subscription wake the waiter too.
+        // A lost connection and a new subscription wake the waiter, too.
         self.quiet_sleeps = match woken {
             true => 0,
             false => self.quiet_sleeps.saturating_add(1),
@@ -218,10 +221,10 @@ impl<'a> Sleep<'a> {
     }
 }
 
-/// Returns the signal of the `n`th channel from before the request. If there is none, the waiter
+/// Returns the signal that the `n`th channel had before the request. If there is none, the waiter
 /// began to listen after its request. Then anything that the channel has ever received counts as a
-/// change, even the confirmation of the subscription. Only a later request finds a release whose
-/// message was missed.
+/// change, even the confirmation of the subscription: the message of a release may have been
+/// missed, and only a later request finds that release.
 fn mark_of(marks: &[Signal], n: usize) -> Signal {
     marks.get(n).copied().unwrap_or_default()
 }
@@ -237,12 +240,12 @@ async fn any_moves(listeners: &mut [Listener], marks: &[Signal]) {
     select_all(moved).await;
 }
 
-/// The pause after which a waiter asks without a message.
+/// The pause after which a waiter asks the server although no message arrived.
 #[derive(Clone, Copy)]
 struct PollPause {
     every: Duration,
-    /// Whether a client far back in the list may poll less often: only if, as far as it knows,
-    /// messages reach it.
+    /// Whether a client far back in the list may poll less often. It may only if, as far as it
+    /// knows, messages reach it.
     grows: bool,
     /// The longest pause that keeps the waiter's reservation or place.
     longest: Duration,
@@ -264,20 +267,20 @@ impl PollPause {
     }
 }
 
-/// Returns the time at which a waiter that has heard of a release asks for the last time before its
-/// deadline. Its last answer is from before the release, and so out of date. `None` for a waiter
-/// without a deadline.
+/// Returns the time at which a waiter that has heard of a release sends the last request before its
+/// deadline. The waiter's last answer is out of date, because it is from before the release.
+/// Returns `None` for a waiter without a deadline.
 fn last_ask(deadline: Deadline, now: Moment) -> Option<Moment> {
     let remaining = match deadline {
         Deadline::At(end) => end.saturating_sub(now),
         _ => return None,
     };
-    // A waiter that has little time left asks in the middle of that time.
+    // A waiter that has little time left sends the request in the middle of that time.
     Some(now + remaining.saturating_sub(TIME_FOR_ANSWER).max(remaining / 2))
 }
 
-/// Resolves when this client should ask, if `clients_ahead` other clients are notified before it.
-/// The more of them have been notified, the sooner it asks.
+/// Resolves when this client should ask the server, if `clients_ahead` other clients are notified
+/// before it. The more of them have been notified, the sooner this client asks.
 async fn after_earlier_clients(
     listener: &mut Listener,
     mark: Signal,
@@ -331,7 +334,7 @@ mod tests {
             ..polls
         };
         assert_eq!(deaf.after(Some(1000)), SECOND);
-        // A thousand clients together ask no more often than 111 lone clients would.
+        // A thousand clients in total poll no more often than 111 lone clients would.
         let each =
             (0..1000).map(|clients_ahead| 1.0 / polls.after(Some(clients_ahead)).as_secs_f64());
         assert!(each.sum::<f64>() < 111.0);

@@ -1,4 +1,5 @@
-//! The wait loop on a paused clock: under a flood of wake-ups, and with a lock that never ends.
+//! The wait loop on a paused clock: under a flood of wake-ups, and with a lock that never becomes
+//! free.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,8 +12,8 @@ use crate::clock::Clock;
 use crate::config::Peers;
 use crate::hold::SafetyMargin;
 
-/// An asker that counts the requests for a lock that is always held, for as long as `remaining`
-/// says.
+/// An asker that counts the requests for a lock that is always held. The remaining lease is what
+/// `remaining` returns.
 struct Counter<F> {
     asks: AtomicUsize,
     clock: Clock,
@@ -143,7 +144,7 @@ async fn unlimited_wait_ends_at_lock_without_expiry() {
         .expect("it ends")
         .expect_err("nobody will ever have it");
     assert_eq!(error.kind(), ErrorKind::WrongKind);
-    // A holder has time to give its key an expiry again.
+    // A holder should have time to give its key an expiry again.
     assert!(clock.now().saturating_sub(start) >= TOLERATED_WITHOUT_EXPIRY);
 }
 
@@ -167,8 +168,8 @@ impl Ask for YieldingAsker {
     }
 }
 
-/// While no server has answered, the head asks although other processes should ask first. The
-/// waiter behind it may have no time for that.
+/// While no server has answered, the head asks the server although other processes should ask
+/// first: the waiter behind it may have no time for that.
 #[tokio::test]
 async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     let context = context();
@@ -219,8 +220,8 @@ async fn asks_within(
 #[tokio::test]
 async fn a_waiter_that_listens_asks_less_and_less_often() {
     let live = Channels::new(true);
-    // Two requests at first, because the waiter begins to listen after the first answer. Then one
-    // after 1, 2 and 4 s, and one every 5 s.
+    // There are two requests at first, because the waiter begins to listen after the first answer,
+    // then one after 1, 2 and 4 s, and one every 5 s.
     assert_eq!(asks_within(60, None, &live).await, 15);
 }
 
@@ -249,8 +250,8 @@ async fn a_message_makes_the_waiter_ask_often_again() {
         asks = asks_within(25, None, &live) => asks,
         () = wakes => 0,
     };
-    // Requests at 0, 0, 1, 3, 7, 12, 17 and 20.5 s, and one and three seconds after the last of
-    // these.
+    // There are requests at 0, 0, 1, 3, 7, 12, 17 and 20.5 s, and then one and three seconds after
+    // the last of these.
     assert_eq!(asks, 10);
 }
 

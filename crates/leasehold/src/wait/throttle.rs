@@ -3,18 +3,18 @@
 //!
 //! A waiter must follow a real release at once, whether or not it then wins the race for the lock.
 //! It distinguishes a release from a flood by the instant at which the current hold will expire. As
-//! long as that instant is the same, nothing was released and nothing renewed. It knows the instant
-//! only as an interval, because a reply takes time. If no instant fits all answers, the hold is a
-//! different one, so a slow network can't make one hold look like two. (Answers without an expiry
-//! all look alike. A primitive that has no other answers gives a fingerprint, which differs when
-//! something has changed on the server.)
+//! long as that instant is the same, no hold was released or renewed. The waiter knows the instant
+//! only as an interval, because a reply takes time. Only if no instant is in the intervals of all
+//! answers is the hold a different one, so a slow network can't make one hold look like two.
+//! (Answers without an expiry all look alike. A primitive whose answers never have an expiry
+//! returns a fingerprint, which differs when something has changed on the server.)
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Number of requests that may find the same hold before later ones are postponed: many short holds
-/// within a millisecond or two look like one.
+/// The number of requests that may find the same hold before later requests are postponed. It is
+/// large because many short holds within a millisecond or two look like one.
 const BURST: u32 = 20;
 /// The longest time after the last request for which a wake-up is postponed.
 const LONGEST: Duration = Duration::from_millis(100);
@@ -24,9 +24,9 @@ const UNIT: Duration = Duration::from_millis(1);
 /// The interval in which a hold expires; `None` if it never does.
 type Expiry = Option<(Moment, Moment)>;
 
-/// A fingerprint of the server's state in an answer without an expiry. For permits: how many are
-/// free, and which request was the last to give some back; or, if permits have leases, the ids of
-/// those in use.
+/// A fingerprint of the server's state in an answer without an expiry. For permits, it contains how
+/// many are free, and which request was the last to give some back. For permits with leases, it
+/// contains the ids of the permits in use.
 pub(crate) type Fingerprint = (i64, Vec<u8>);
 
 /// The results of the wake-ups that one waiter has followed.
@@ -35,18 +35,18 @@ pub(crate) struct WakeUpThrottle {
     expiry: Expiry,
     fingerprint: Option<Fingerprint>,
     asked_at: Option<Moment>,
-    /// Number of requests in a row that found the same hold as the request before.
+    /// The number of requests in a row that found the same hold as the request before.
     unchanged: u32,
 }
 
 impl WakeUpThrottle {
-    /// Notes that the server was asked at `sent`, and that a reply read at `now` says that the lock
-    /// is held for another `ttl`.
+    /// Notes a request that was sent at `sent`, and its reply, read at `now`: the lock is held for
+    /// another `ttl`.
     pub(crate) fn busy(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
         // The server read its clock at some time between the request and the reply.
         let seen = ttl.map(|ttl| (sent + ttl - UNIT, now + ttl + UNIT));
-        // The first answer is not compared. `expiry` is `None` then, which looks like a lock
-        // without an expiry.
+        // The first answer is not compared, because `expiry` is still `None`, as for a lock without
+        // an expiry.
         match self.asked_at.and_then(|_| both(self.expiry, seen)) {
             Some(expiry) => {
                 self.expiry = expiry;
@@ -60,8 +60,8 @@ impl WakeUpThrottle {
         self.asked_at = Some(sent);
     }
 
-    /// Notes that the server was asked at `sent` and has refused, with this fingerprint. Returns
-    /// `true` if something has changed there since the last answer.
+    /// Notes that the server has refused a request that was sent at `sent`, with this fingerprint.
+    /// Returns `true` if something has changed on the server since the last answer.
     pub(crate) fn refused(&mut self, sent: Moment, fingerprint: Fingerprint) -> bool {
         let before = self.fingerprint.replace(fingerprint);
         let changed = before.is_some() && before != self.fingerprint;
@@ -73,19 +73,19 @@ impl WakeUpThrottle {
         changed
     }
 
-    /// Returns the moment before which no wake-up is followed; `None` if the next one is followed
-    /// at once.
+    /// Returns the moment before which the waiter follows no wake-up. Returns `None` if it follows
+    /// the next one at once.
     pub(crate) fn not_before(&self) -> Option<Moment> {
         let over = self.unchanged.checked_sub(BURST)?;
-        // Counted from the last request, not from the last wake-up: a flood must not postpone the
-        // next request for ever.
+        // The pause counts from the last request, not from the last wake-up: a flood must not
+        // postpone the next request forever.
         let pause = UNIT.saturating_mul(1 << over.min(10)).min(LONGEST);
         Some(self.asked_at? + pause)
     }
 }
 
-/// Returns the overlap of two intervals; `None` if they do not overlap, so that the hold is another
-/// one.
+/// Returns the overlap of two intervals. Returns `None` if they do not overlap: then the hold is a
+/// different one.
 fn both(known: Expiry, seen: Expiry) -> Option<Expiry> {
     match (known, seen) {
         (None, None) => Some(None),
@@ -107,7 +107,8 @@ mod tests {
         Moment::from_millis(ms)
     }
 
-    /// Asks as often as allowed for a second, about a hold with this TTL.
+    /// Sends as many requests as the throttle allows within a second, for a hold with this TTL.
+    /// Returns their number.
     fn asks_in_a_second(ttl: impl Fn(u64) -> Option<Duration>) -> usize {
         let mut throttle = WakeUpThrottle::default();
         let mut asks = 0;
@@ -130,7 +131,8 @@ mod tests {
 
     #[test]
     fn changing_holds_are_not_throttled() {
-        // A new hold each millisecond, all with one lease. A renewed hold looks the same.
+        // There is a new hold each millisecond, always with the same lease. A renewed hold looks
+        // the same.
         assert_eq!(asks_in_a_second(|_| Some(LEASE)), 1000);
         // Leases that differ.
         let alternating = |ms| Some(LEASE - Duration::from_secs(ms % 2));
