@@ -16,11 +16,11 @@ struct KnownFacts {
     reported_at: Moment,
     started: Option<Moment>,
     run_id: Option<Arc<str>>,
-    /// The last id that was reported, kept even if the server of the current connection reports
-    /// none.
+    /// The last id that was reported. It is kept even if the server on the current connection does
+    /// not report one.
     last_run_id: Option<Arc<str>>,
     /// The time at which a connection reported a different id from the connection before it, and
-    /// the earliest time at which that server can have started.
+    /// the earliest time at which the new server can have started.
     replaced: Option<(Moment, Moment)>,
 }
 

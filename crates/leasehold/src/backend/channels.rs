@@ -346,8 +346,8 @@ impl Channels {
     }
 
     /// Returns whether a waiter that found a latch open must publish the zero once more, for
-    /// clients that listen by only one of the transports. If several waiters of this process ask,
-    /// only the first one must.
+    /// clients that listen by only one of the transports. If several waiters of this process call
+    /// this, only the first one must publish it.
     pub(crate) fn should_republish(&self, name: &str, baseline: &ZeroBaseline) -> bool {
         if !self.both_transports.load(Ordering::Relaxed) {
             return false;

@@ -197,10 +197,10 @@ impl Network {
     /// is enough for any setting.
     ///
     /// If fewer replicas confirm than the lock requires, the reply arrives only when the time for
-    /// the confirmations has passed. Until then, this client sends no other request for a lock with
-    /// this setting. A reply that the lock is held arrives just as late, but is still valid. With
-    /// [`on_disk`](crate::Acknowledgement::on_disk), the server and these replicas are taken to
-    /// have the write on their disks.
+    /// the confirmations has passed. Until then, this client does not send other requests for locks
+    /// with this setting. A reply that the lock is held arrives just as late, but is still valid.
+    /// With [`on_disk`](crate::Acknowledgement::on_disk), the server and these replicas are taken
+    /// to have the write on their disks.
     ///
     /// ```
     /// use leasehold::{Acknowledgement, Client, Embedded, ErrorKind};
@@ -311,7 +311,7 @@ impl Drop for NetworkBackend {
 
 type OperationResult = Result<Value, Failure>;
 
-/// The state that the client, the test and the carrier share.
+/// The state that the client, the test and the carrier (the task that delivers the traffic) share.
 pub(crate) struct Link {
     memory: Memory,
     channels: Arc<Channels>,
@@ -345,7 +345,7 @@ struct NetworkState {
     missed_replies: u32,
     /// The server's time minus our clock's time, as the client last learned it.
     offset_ms: i64,
-    /// The channels that the server has a subscription to.
+    /// The channels for which the server has a subscription.
     at_server: HashSet<Arc<str>>,
     /// The number of subscriptions that are not confirmed yet. Until they are confirmed, the client
     /// does not begin or end other subscriptions, because one confirmation could be mistaken for

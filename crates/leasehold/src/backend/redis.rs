@@ -226,8 +226,8 @@ impl Redis {
         }
     }
 
-    /// Returns the run id of the server, and the number of the database. A cluster has none,
-    /// because it is several servers.
+    /// Returns the run id of the server, and the number of the database. A cluster has no run id,
+    /// because it consists of several servers.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
         match self {
             Self::Single { server, .. } => {
@@ -269,8 +269,8 @@ impl Redis {
     pub(crate) async fn holds_in_doubt(&self) {
         match self {
             Self::Single { server, .. } => server.node.holds_in_doubt.notified().await,
-            // A slot takes its holds along when it moves to another server, and that happens far
-            // more often than the loss of a master.
+            // In a cluster, the server of a name usually changes because the slot moves, and a slot
+            // takes its holds along. The loss of a master is far rarer.
             Self::Cluster { .. } => std::future::pending().await,
         }
     }

@@ -1,4 +1,4 @@
-//! The messages that arrive on channels. Joins messages that belong to one release.
+//! The messages that arrive on channels. Messages that belong to one release are joined.
 
 /// The ways in which messages reach their listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +16,7 @@ pub(crate) enum Transport {
 pub(crate) struct MessageJoiner {
     release: Option<PendingRelease>,
     /// The channel of the last message about returned permits, if that message notified clients.
-    /// The zeros after it are for Redisson.
+    /// The zeros after this message are for Redisson.
     permits: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Makes a message that notifies no client.
+    /// Makes a message that does not notify a client.
     pub(crate) fn new(channel: &'a str, payload: &'a [u8], transport: Transport) -> Self {
         Self {
             channel,
@@ -97,8 +97,8 @@ impl MessageJoiner {
             }
             release.deliver(&mut deliver);
         }
-        // These zeros may arrive in a later read than the message before them, so `permits`
-        // outlives a read.
+        // These zeros may arrive in a later read than the message before them, so `permits` is kept
+        // from one read to the next.
         let is_for_redisson = payload == b"0" && self.permits.as_ref() == Some(&channel);
         if is_for_redisson {
             return;
@@ -199,8 +199,8 @@ mod tests {
     fn call_belongs_to_all_messages_of_a_release_that_wakes_all() {
         let calls = [("x", "1"), ("x", "0"), ("x", "0"), ("x", ONE)];
         assert_eq!(heard(&calls), ["x 1 Some(111111111111111)"]);
-        // If no client is notified, each message is delivered separately, and a later release does
-        // not join them.
+        // If no client is notified, each message is delivered separately, and a later release is
+        // not joined with them.
         assert_eq!(heard(&calls[..3]), ["x 1 None", "x 0 None", "x 0 None"]);
         let mixed = [&calls[..3], &[("x", "0"), ("x", ONE)]].concat();
         assert_eq!(

@@ -110,8 +110,8 @@ impl NodeChannels {
             .store(false, Ordering::Relaxed);
     }
 
-    /// Notes that the connection is lost. Until the channels are subscribed again, their messages
-    /// are lost, too.
+    /// Notes that the connection is lost. Until the channels are subscribed to again, their
+    /// messages are lost, too.
     pub(crate) fn all_down(&self) {
         let mut table = self.channels.table.lock();
         let ours = |entry: &&ChannelEntry| entry.node == Some(self.node);
@@ -167,8 +167,8 @@ impl NodeChannels {
         }
     }
 
-    /// Returns whether this connection has no entries: there are no listeners, and no subscription
-    /// remains.
+    /// Returns whether this connection has no entries at all: neither listeners nor subscriptions
+    /// remain.
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
         self.channels.table.lock().work(self.node).entries == 0

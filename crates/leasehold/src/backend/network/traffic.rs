@@ -33,7 +33,8 @@ pub(super) enum TrafficEvent {
     Message(Arc<str>, Vec<u8>, Option<u64>),
 }
 
-/// Everything on its way, in order of arrival. Each direction of each connection keeps its order.
+/// Everything on its way, in order of arrival. On each connection, everything sent in one direction
+/// arrives in order.
 #[derive(Default)]
 pub(super) struct Traffic {
     queue: BTreeMap<(Moment, u64), TrafficEvent>,
@@ -48,12 +49,12 @@ pub(super) struct Traffic {
 struct LatestArrivals {
     up: Moment,
     down: Moment,
-    /// The arrival of the reply that the next call must wait for.
+    /// The arrival time of the reply that the next call must wait for.
     blocked_until: Moment,
 }
 
 impl Traffic {
-    /// Returns the arrival time of a call: `at`, but not before the calls sent earlier.
+    /// Returns the arrival time of a call: `at`, but not before the arrival of calls sent earlier.
     pub(super) fn call_arrival(&mut self, route: Route, at: Moment) -> Moment {
         let latest = self.latest(route);
         latest.up = latest.up.max(at);
@@ -119,8 +120,9 @@ impl Traffic {
         (self.calls, self.acknowledged_calls) = Default::default();
         for (key, event) in std::mem::take(&mut self.queue) {
             match (event, late) {
-                // Requests without a reply remain: copies, requests of an earlier cut, and requests
-                // whose reply is lost anyway. No waiter on this connection expects their replies.
+                // Requests without a reply remain: copies, requests from before an earlier cut, and
+                // requests whose reply is lost anyway. No waiter on this connection expects their
+                // replies.
                 (TrafficEvent::Reply { .. }, _)
                 | (TrafficEvent::Request { reply: Some(_), .. }, None) => {}
                 (

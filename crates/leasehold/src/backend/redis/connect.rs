@@ -139,7 +139,7 @@ impl Connector {
             // The time limit includes this, because a credentials callback that never answers must
             // not stop the client from reconnecting.
             let (info, credentials) = self.handshake(at, true).await?;
-            // Plain TCP, the common case, needs no boxed stream.
+            // Plain TCP, the common case, does not need a boxed stream.
             if let ConnectTarget::Tcp {
                 host,
                 port,

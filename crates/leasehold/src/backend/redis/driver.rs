@@ -48,8 +48,8 @@ pub(super) struct Socket(Option<OwnedSocket>);
 
 impl Socket {
     pub(super) fn of(stream: &impl AsSocket) -> Self {
-        // A descriptor of our own: the driver closes its descriptor when it is dropped, but the
-        // socket must stay open until the server has read the last request.
+        // This is a descriptor of our own: the driver closes its descriptor when it is dropped, but
+        // the socket must stay open until the server has read the last request.
         #[cfg(unix)]
         let own = stream.as_fd().try_clone_to_owned();
         #[cfg(windows)]
@@ -124,8 +124,8 @@ impl SharedDriver {
     /// Sets the driver of a new connection, which does nothing until it is polled.
     pub(super) fn set(&self, driver: Driver) {
         let waker = Waker::noop().clone();
-        // Drop the old driver only after unlocking: that wakes the waiters of its requests, and no
-        // other code may run under this lock.
+        // Drop the old driver only after unlocking: dropping it wakes the waiters of its requests,
+        // and no other code may run under this lock.
         let old = self.driven().replace(Driven { driver, waker });
         drop(old);
     }
@@ -149,8 +149,8 @@ impl SharedDriver {
 
     /// Writes the driver's requests to the socket, as many as the socket takes.
     pub(super) fn flush(&self) {
-        // Unconstrained: the task that polls for the last time may have used up tokio's budget, and
-        // then the socket would take nothing.
+        // The poll is unconstrained: the task that polls for the last time may have used up tokio's
+        // budget, and then nothing would be written.
         let _ = unconstrained(poll_fn(|_| self.poll())).now_or_never();
     }
 

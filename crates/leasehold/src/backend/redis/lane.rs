@@ -4,7 +4,8 @@
 //! the reply *carries* the call: it drives the call whenever it is polled. So no other task is
 //! woken, and no other reply depends on whether that future is polled. While calls are on their
 //! way, [`SendTask`] first yields to the tasks that were just answered, and then sends all
-//! operations that have gathered. The queue is checked again whenever a call was sent or is over.
+//! operations that have gathered. The queue is checked again whenever a call has been sent or has
+//! ended.
 //!
 //! Operations are sent in their order of arrival, whichever threads submit them, so an operation
 //! that undoes another always runs after it. Only renewals overtake other operations (`queue.rs`).
@@ -169,8 +170,8 @@ impl Lane {
             waiting.answer(Err(Failure::forked(self.node.address())));
             return queued;
         }
-        // Try to lock before the operation is in the queue, where another thread could take it. If
-        // the lock is not free, another thread is about to send a call.
+        // Try to take the lock before the operation is in the queue, where another thread could
+        // take it. If the lock is not free, another thread is about to send a call.
         let departure = self
             .in_own_runtime()
             .then(|| self.departures.try_lock())

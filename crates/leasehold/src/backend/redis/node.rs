@@ -1,6 +1,6 @@
 //! The facts about one server, however many connections lead to it: its address, clock and age,
 //! what it refuses, and whether it knows the script. Connections note here what they learn and read
-//! what they need. The node knows none of the connections.
+//! what they need. The node does not know the connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -491,7 +491,7 @@ mod tests {
         };
         assert!(!has_moved(&old));
         let new = node.learn_of_server(&hello(Some("b"), 91_000));
-        // Each connection gets its own answer, however often it asks.
+        // Each connection gets its own answer, however often it calls `has_moved`.
         assert!(has_moved(&old) && has_moved(&old) && !has_moved(&new));
         // This connection got its report before the other server took over, but notes it later.
         let late = node.learn_of_server(&hello(Some("a"), 90_500));

@@ -100,7 +100,7 @@ pub(crate) async fn run(
             // Calls use another server now, and that server may answer.
             () = node.connector.moved_from(number) => {}
         }
-        // Channels that lost their last listener while there was no connection need no
+        // Channels that lost their last listener while there was no connection don't need a
         // subscription.
         node_channels.remove_idle();
     }
@@ -172,7 +172,7 @@ struct Session<'a> {
     in_flight: VecDeque<SentRequest>,
     /// Channels whose subscriptions are not all answered yet.
     pending: HashMap<Arc<str>, PendingChannel>,
-    /// Joins messages that belong together.
+    /// Joins a release's message and the notification after it.
     joiner: MessageJoiner,
     /// Commands that have not been sent yet.
     commands: Vec<u8>,
@@ -312,7 +312,8 @@ impl<'a> Session<'a> {
         oldest.map_or("", |asked| asked.request.unanswered()).into()
     }
 
-    /// Starts the time after which subscriptions without listeners end, unless it runs already.
+    /// Starts the time after which subscriptions without listeners end, unless it has already
+    /// started.
     fn start_to_linger(&mut self) {
         self.idle_at.get_or_insert_with(|| Instant::now() + LINGER);
     }

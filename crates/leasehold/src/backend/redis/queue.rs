@@ -12,9 +12,9 @@
 //! (`Share::keep_for`). Among themselves, renewals keep their order.
 //!
 //! If the server did not run operations, because it had forgotten the script or refused an entire
-//! call, they are sent again in their old place. For this, nothing is sent until all calls on their
-//! way are over. (One gap remains. If another client loads the script between two of our calls that
-//! are on their way, the second call runs, and the first one runs after it.)
+//! call, they are sent again in their old place. To keep the order, nothing is sent until all calls
+//! on their way are over. (One gap remains. If another client loads the script between two of our
+//! calls that are on their way, the second call runs, and the first one runs after it.)
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct Queue {
     calls: Vec<u64>,
     /// The number of calls sent so far.
     departed: u64,
-    /// Operations that did not run and are sent again, by the number of their call.
+    /// Operations that did not run and will be sent again, keyed by the number of their call.
     returned: BTreeMap<u64, Vec<QueuedOperation>>,
     /// Keys for which the server refused an entire call. Operations on them are sent alone.
     refused: HashSet<Vec<u8>>,
@@ -426,7 +426,7 @@ mod tests {
         names(&queue.next_batch(MAX_OPERATIONS).expect("something waits"))
     }
 
-    /// Returns a call of these operations, which counts as sent.
+    /// Returns a call with these operations. The call counts as sent.
     fn call_of(queue: &mut Queue, names: &[&str]) -> Batch {
         names.iter().for_each(|name| drop(push(queue, name)));
         queue.next_batch(MAX_OPERATIONS).expect("these")
@@ -463,7 +463,7 @@ mod tests {
             queue
                 .push(QueuedOperation::new(operation(name, &vec![b'x'; bytes]), Route::Plain, 0).0);
         }
-        // Together with their names of one byte, the first two fill a call to its last byte.
+        // The first two operations, with their names of one byte, fill a call to its last byte.
         assert_eq!(next(&mut queue), ["a", "b"]);
         assert_eq!(next(&mut queue), ["c"]);
         assert_eq!(next(&mut queue), ["d"]);

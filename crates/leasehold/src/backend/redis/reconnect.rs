@@ -121,8 +121,9 @@ async fn ask_hello(
     Ok(Hello {
         address: Arc::clone(address),
         at,
-        // The time is older than `at` by the duration of these requests, so deadlines are too
-        // early at first. At worst one call is late, and its reply corrects the clock.
+        // The server may have read its clock before `at` by up to the duration of these requests,
+        // so deadlines are too early at first. At worst one call is late, and its reply corrects
+        // the clock.
         time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
         has_scripts,
         uptime: server_info::uptime(&info, at.saturating_sub(asked)),

@@ -36,11 +36,11 @@ use crate::text::Shown;
 /// The extra time for the other sentinels once a majority has answered: one of them may have a
 /// newer configuration.
 const GRACE: Duration = Duration::from_millis(100);
-/// The interval at which sentinels are asked, in addition to the messages that they send.
+/// The interval at which sentinels are queried, in addition to the messages that they send.
 const POLL_EVERY: Duration = Duration::from_secs(10);
-/// The interval at which sentinels are asked while the client listens to none of them.
+/// The interval at which sentinels are queried while the client does not listen to any of them.
 const POLL_OFTEN: Duration = Duration::from_secs(1);
-/// The interval at which a sentinel is asked whether its silent connection is still up.
+/// The interval at which the client checks whether a silent connection to a sentinel is still open.
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// The channel on which sentinels announce that a master has moved to another server.
 const SWITCHES: &str = "+switch-master";

@@ -14,7 +14,7 @@ use crate::text::Shown;
 const OLDEST: (u64, u64) = (5, 0);
 
 /// Refuses a server whose `INFO` says that it is too old. A server that does not say so is
-/// accepted: the user may lack the permission to ask.
+/// accepted: the user may lack the permission to query it.
 pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     if let Some(policy) = evicts(info) {
         log(|| {

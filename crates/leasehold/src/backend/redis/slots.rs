@@ -92,7 +92,7 @@ pub(crate) fn check_name(key: &Key, kind: NameKind) -> Result<()> {
 pub(crate) struct Range {
     pub(crate) first: u16,
     pub(crate) last: u16,
-    /// The node's host; `None` for the node that was asked, whatever its name.
+    /// The node's host; `None` for the node that sent the reply, whatever its name.
     pub(crate) host: Option<String>,
     pub(crate) port: u16,
 }

@@ -69,8 +69,8 @@ impl TlsClient {
             certificate_lock: Arc::default(),
             server_name: settings.server_name.clone(),
         };
-        // Built here once, so that an error in a certificate is reported before the first
-        // connection.
+        // The settings are built here once, so that an error in a certificate is reported before
+        // the first connection.
         let config = connector.config();
         config.map_err(|error| Error::new(ErrorKind::Misuse, error.to_string()))?;
         Ok(connector)
@@ -137,7 +137,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 /// A verifier of a server's certificate. It accepts a certificate whose chain, dates and name are
-/// valid, and one that the user has given.
+/// valid. It also accepts a certificate that the user has given.
 #[derive(Debug)]
 struct Verifier {
     webpki: Arc<WebPkiServerVerifier>,
@@ -228,7 +228,8 @@ fn check_name(
     Ok(ServerCertVerified::assertion())
 }
 
-/// The certificate belongs to an authority, which is the default for self-signed certificates.
+/// The error for a certificate that belongs to an authority, as self-signed certificates do by
+/// default.
 const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
 const VERSION_1: &str = "UnsupportedCertVersion";
 
@@ -255,7 +256,7 @@ pub(crate) fn advice(error: &io::Error, is_announced: bool) -> &'static str {
             "the server's certificate is of version 1, which TLS libraries refuse: make one of \
              version 3 that names its host (openssl req -x509 -addext subjectAltName=DNS:HOST)"
         }
-        // `BadSignature` if another authority has the same name.
+        // The error is `BadSignature` if another authority has the same name.
         Some(InvalidCertificate(UnknownIssuer | BadSignature)) => {
             "if the certificate is self-signed or from your own certificate authority, add the \
              certificate or the authority to the client (tls_authorities, --cacert)"

@@ -21,7 +21,7 @@ pub(super) struct RefusedMapQuery {
 
 impl Cluster {
     pub(super) fn has_map(&self) -> bool {
-        // Relaxed: a check that reads an old value is repeated.
+        // Relaxed is enough, because a check that reads an old value is repeated.
         self.has_map.load(Ordering::Relaxed)
     }
 

@@ -45,7 +45,7 @@ pub(super) async fn round_trip(
             }
             return lane.redirect(batch.operations);
         }
-        // A call that carries the source can't be refused for a missing script.
+        // A call that contains the source can't be refused for a missing script.
         Err(why) if script == ScriptRef::Sha && why.script_is_missing() => {
             return lane.retry_with_source(batch);
         }
@@ -182,7 +182,7 @@ fn finish(
             // The results of the operations do not matter: a server that is still loading its data
             // does not run calls at all.
             node.refusals.ran_a_call();
-            // No operation remains: `decode` refuses a list of any other length.
+            // Each operation gets a reply, because `decode` refuses a list of any other length.
             for (waiting, reply) in operations.into_iter().zip(replies) {
                 let Some(reply) = read(node, reply) else {
                     redirects.push(waiting);

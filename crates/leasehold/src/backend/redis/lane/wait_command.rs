@@ -7,7 +7,7 @@
 //! arrive meanwhile form the next one. Operations that undo them use the same lane, and don't wait
 //! for confirmations.
 //!
-//! Each step that grants something also writes if its caller already has the hold. Without this
+//! Each step that grants something writes even if its caller already has the hold. Without this
 //! write, the wait on a new connection would end at once, whether or not the earlier write has been
 //! confirmed.
 
