@@ -397,7 +397,7 @@ impl Channels {
     }
 }
 
-/// One waiter's interest in a channel. Dropping the listener ends it.
+/// One waiter's interest in a channel. The interest ends when the listener is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
     channels: Arc<Channels>,

@@ -162,8 +162,9 @@ impl Failure {
 
     /// Returns whether the failure lasts for as long as the key holds its current content.
     pub(crate) fn is_about_the_key(&self) -> bool {
-        // Other causes that last do not count. A denied release is retried, because the permission
-        // may be granted again. Without the release, permits without a lease would be lost.
+        // Other lasting causes do not count. For example, a denied release is retried, because the
+        // permission may be granted again. Without the release, permits without a lease would be
+        // lost.
         matches!(self.cause, Cause::WrongKind(_))
     }
 

@@ -226,8 +226,8 @@ impl Redis {
         }
     }
 
-    /// Returns the run id of the server, and the number of the database. A cluster has no run id,
-    /// because it consists of several servers.
+    /// Returns the run id of the server, and the number of the database. Returns `None` for a
+    /// cluster, which consists of several servers.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
         match self {
             Self::Single { server, .. } => {

@@ -48,9 +48,9 @@ pub(crate) struct Step {
     /// others, so that a hold does not expire while thousands of waiters send requests.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) renews: bool,
-    /// Whether the step touches only declared keys, and none that it may have removed earlier. Such
+    /// Whether the step touches only declared keys, and no key again that it may have removed. Such
     /// a step may run while its slot moves from one node of a cluster to another, as soon as all
-    /// its keys are on one side. Any other step waits until the whole slot has moved.
+    /// its keys are on one of the two nodes. Any other step waits until the whole slot has moved.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) while_moving: bool,
     /// Whether the step has its own script, used when it is the only operation of a call to a

@@ -204,8 +204,8 @@ impl NodeChannels {
             let Some(entry) = entry.filter(|entry| entry.node == Some(self.node)) else {
                 return true;
             };
-            // This is cleared even for a channel that has listeners again, so that the channel is
-            // noted again when the last of them is dropped.
+            // The flag is cleared even for a channel that has listeners again, so that the channel
+            // is noted again when the last of them is dropped.
             entry.marked_idle = false;
             let is_idle = entry.listeners == 0 && table.entries.remove(name).is_some();
             removed += usize::from(is_idle);

@@ -1,6 +1,5 @@
-//! Keys with their values and expiry. The twin of a step, which does in Rust what its script does
-//! on a server, works on them. The methods have the names and the rules of the server's own
-//! commands.
+//! Keys with their values and expiry. A step's twin works on them: it does in Rust what the step's
+//! script does on a server. The methods have the names and the rules of the server's own commands.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 

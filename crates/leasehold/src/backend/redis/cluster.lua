@@ -20,7 +20,8 @@ local function elsewhere(key)
   if away == nil then
     local seen = redis.pcall('EXISTS', 'leasehold:{' .. tag .. '}:here')
     away = seen ~= 0 and moving
-    -- A user who is not allowed to run the check gets its error, because the slot may be here.
+    -- A user who is not allowed to run the check gets the server's error, because the slot may be
+    -- here.
     if away and (string.find(seen.err, 'ACL failure', 1, true)
       or string.find(seen.err, 'user executing the script', 1, true)) then
       away = seen.err

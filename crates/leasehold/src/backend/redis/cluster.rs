@@ -69,7 +69,7 @@ pub(crate) struct Cluster {
     map: Arc<SlotMap>,
     /// Whether a node has sent the map.
     has_map: AtomicBool,
-    /// The last attempt to read the map that failed because no connected node sent it.
+    /// The last failed query for the map, to which no connected node answered with the map.
     refused_map: Mutex<Option<RefusedMapQuery>>,
     nodes: Mutex<Nodes>,
     slot_queues: SlotQueues,

@@ -136,8 +136,8 @@ impl Connector {
         // With the driver's own limit, each request would fail after 500 ms.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_timeout));
         self.within_limit(at, async {
-            // The time limit includes this, because a credentials callback that never answers must
-            // not stop the client from reconnecting.
+            // The time limit includes the credentials: a credentials callback that never answers
+            // must not stop the client from reconnecting.
             let (info, credentials) = self.handshake(at, true).await?;
             // Plain TCP, the common case, does not need a boxed stream.
             if let ConnectTarget::Tcp {

@@ -57,9 +57,9 @@ impl Socket {
         Self(own.ok())
     }
 
-    /// Waits until the server has read all requests and ends the connection itself. Closing a
-    /// socket while replies are on their way resets it, and the server then discards requests that
-    /// it has not read.
+    /// Waits until the server has read all requests and has ended the connection on its side.
+    /// Closing a socket while replies are on their way resets it, and the server then discards
+    /// requests that it has not read.
     fn close_when_drained(self, clock: Clock, final_ping: Option<&[u8]>) -> Option<()> {
         // This works for a unix socket, too: these calls are the same for each kind of socket.
         let mut socket = TcpStream::from(self.0?);

@@ -85,7 +85,7 @@ async fn examine_server(server: &Server, channel: &str) -> Result<ServerFacts, F
     Ok(facts)
 }
 
-/// Returns the connection for calls. Waits for the connection if it is not open yet.
+/// Returns the connection for calls, as soon as it is open.
 async fn connection(server: &Server) -> Result<MultiplexedConnection, Failure> {
     let clock = server.node.clock;
     let until = clock.now() + server.node.reply_timeout();

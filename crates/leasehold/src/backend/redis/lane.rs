@@ -224,8 +224,8 @@ impl Lane {
     fn max_calls(&self) -> usize {
         match self.wait_support {
             None => MAX_CALLS,
-            // The server runs nothing more until a call is confirmed. Until then, further
-            // operations gather for the next call, and are confirmed together.
+            // The server does not run other calls until this one is confirmed. Meanwhile, further
+            // operations gather for the next call, and will be confirmed together.
             Some(_) => 1,
         }
     }

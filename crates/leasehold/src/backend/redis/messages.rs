@@ -14,7 +14,7 @@ use crate::text::Shown;
 
 /// The largest number of bytes in one frame.
 const MAX_FRAME: usize = 1024 * 1024;
-/// The longest line that announces a length: a number has a sign and 19 digits.
+/// The number of bytes in the longest line that announces a length: a sign and 19 digits.
 const MAX_HEADER: usize = 20;
 /// Capacity for the bytes of one read. All of them are handled before any other event.
 const READ: usize = 16 * 1024;

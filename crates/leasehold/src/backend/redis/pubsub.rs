@@ -543,8 +543,8 @@ impl<'a> Session<'a> {
         self.confirmed(name, true);
     }
 
-    /// Removes a channel whose messages the server does not deliver, or no longer delivers, from
-    /// this connection.
+    /// Removes a channel from this connection, because the server does not deliver its messages, or
+    /// no longer delivers them.
     fn lost(&mut self, name: &str) {
         self.pending.remove(name);
         self.node_channels.lost(name);

@@ -243,7 +243,8 @@ fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
         .replace("--[[CLUSTER]]", &CLUSTER.replace("--[[PUBLISH]]", publish))
 }
 
-/// Adds shared Lua to `library`, with the shared Lua that it uses itself, each only once.
+/// Adds these sections of shared Lua to `library`, and the sections that they use themselves, each
+/// only once.
 pub(crate) fn collect(uses: &[&'static SharedLua], library: &mut Vec<&'static SharedLua>) {
     for shared in uses {
         if !library.iter().any(|known| ptr::eq(*known, *shared)) {

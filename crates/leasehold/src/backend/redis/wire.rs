@@ -23,7 +23,7 @@ const MAX_REPLY: usize = 1024 * 1024;
 const MAX_DEPTH: usize = 8;
 /// The largest number of bytes that are stored from an error's text.
 const MAX_SHOWN: usize = 120;
-/// The longest line that announces a length: a number has a sign and 19 digits.
+/// The number of bytes in the longest line that announces a length: a sign and 19 digits.
 const MAX_HEADER: usize = 20;
 
 /// A connection whose incoming bytes are checked.

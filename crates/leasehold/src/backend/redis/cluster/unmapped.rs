@@ -12,7 +12,7 @@ use crate::clock::Moment;
 /// The delay between two checks for the map.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
-/// An attempt to read the map that failed because no connected node sent it.
+/// A failed query for the map, to which no connected node answered with the map.
 pub(super) struct RefusedMapQuery {
     pub(super) asked_at: Moment,
     /// The failure of the node that answered last.
@@ -43,7 +43,7 @@ impl Cluster {
         pick_failure(failures)
     }
 
-    /// Returns the failure of the last attempt, if the attempt began at `since` or later.
+    /// Returns the failure of the last failed query, if the query began at `since` or later.
     fn refused_since(&self, since: Moment) -> Option<Failure> {
         let refused = self.refused_map.lock();
         let refused = refused.as_ref()?;

@@ -12,7 +12,8 @@ use crate::sync::{Mutex, MutexGuard};
 pub(super) struct Call {
     /// The round trip to the server; `None` once it is over.
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Removes the call from the calls on their way, even if it is dropped with its runtime.
+    /// The guard that removes the call from the calls on their way, even if the call is dropped
+    /// with its runtime.
     done: CallDone,
 }
 
@@ -52,7 +53,7 @@ impl Drop for Call {
 pub(super) struct Carried(Mutex<CarryState>);
 
 enum CarryState {
-    /// The call waits for its reply, which wakes this task.
+    /// The call waits for its reply, which wakes the task with this waker.
     Waits(Call, Waker),
     /// The waiter is polling the call.
     Polled,
@@ -69,7 +70,7 @@ impl Carried {
         self.0.lock()
     }
 
-    /// Polls the call. Ready when the call is over, or when a task has taken it over.
+    /// Polls the call. Returns `Ready` when the call is over, or when a task has taken it over.
     pub(super) fn poll(&self, runtime: &Handle, context: &mut Context<'_>) -> Poll<()> {
         // The call is taken out for the poll: if it returns its operations to the queue, it locks
         // this state on the same thread (`carry_by_task`).

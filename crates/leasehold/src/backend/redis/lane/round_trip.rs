@@ -109,8 +109,8 @@ impl Lane {
         let replies = call::decode(result, number, operations);
         match &replies {
             Err(why) if why.is_timeout() => self.reply_timed_out(),
-            // A lost connection does not count as a missing reply: the task that drives it notices
-            // its end.
+            // A lost connection does not count as a missing reply: the task that drives the
+            // connection notices its end.
             _ => self.note_reply(),
         }
         if let Err(NoReplies::Malformed(_)) = &replies {
