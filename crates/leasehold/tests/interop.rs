@@ -96,6 +96,7 @@ mod with_3_16_8 {
     mod lock;
     mod members;
     mod methods;
+    mod recipes;
     mod rw;
     mod suspects;
     mod synchronizers;
@@ -116,6 +117,7 @@ mod with_4_7_0 {
     mod lock;
     mod members;
     mod methods;
+    mod recipes;
     mod rw;
     mod suspects;
     mod suspects_newer;
