@@ -399,6 +399,7 @@ fn take_read(
 /// Asks the server what happened to a ticket's hold.
 fn look(key: &Key, ticket: &Ticket) -> Operation {
     Look {
+        lock: key.as_str().as_bytes(),
         marker: key.forced_marker().as_bytes(),
         taken: taken(key).as_bytes(),
         old: ticket.holder_id().as_bytes(),

@@ -44,7 +44,8 @@ impl Take<'_> {
         // used.
         let is_used = !taken_by(keyspace, self.taken, self.old).is_empty();
         if is_used || !keyspace.hexists(self.lock, self.old)? {
-            return gone(keyspace, self.lock, self.marker, (self.taken, self.old));
+            let used = (self.taken, self.old);
+            return Ok(gone(keyspace, self.lock, self.marker, used));
         }
         let token = match self.fenced {
             true => fenced::next_token(keyspace, self.counter)?,
@@ -95,7 +96,8 @@ impl TakeRead<'_> {
         }
         let is_there = keyspace.hexists(self.lock, self.old)? && keyspace.exists(self.old_timeout);
         if !is_there || !taken_by(keyspace, self.taken, self.old).is_empty() {
-            return gone(keyspace, self.lock, self.marker, (self.taken, self.old));
+            let used = (self.taken, self.old);
+            return Ok(gone(keyspace, self.lock, self.marker, used));
         }
         let ttl = keyspace.pttl(self.lock);
         let span = span_of_all(keyspace, self.lock, self.lease_ms)?;
@@ -153,16 +155,19 @@ impl TakePermits<'_> {
 
 step! {
     LOOK: Look = ticket.look, grants: false,
-    keys: [marker, taken],
+    keys: [lock, marker, taken],
     args: [old],
     uses: [TAKEN],
 }
 
 impl Look<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let by = taken_by(keyspace, self.taken, self.old);
-        let forced = keyspace.hexists(self.marker, self.old).unwrap_or(false);
-        Ok(not_there(forced.into(), by, Vec::new()))
+        Ok(gone(
+            keyspace,
+            self.lock,
+            self.marker,
+            (self.taken, self.old),
+        ))
     }
 }
 
@@ -217,9 +222,10 @@ fn gone(
     lock: &[u8],
     marker: &[u8],
     (taken, old): (&[u8], &[u8]),
-) -> Result<Value, Refusal> {
+) -> Value {
     let by = taken_by(keyspace, taken, old);
-    let fields = keyspace.hgetall(lock)?;
+    // Permits have no hash.
+    let fields = keyspace.hgetall(lock).unwrap_or_default();
     let is_small = by.is_empty() && fields.len() < 64;
     let is_only = fields.len() == 1;
     let writes = |field: &[u8]| field.windows(6).any(|part| part == b":write");
@@ -228,5 +234,5 @@ fn gone(
         .map(|(field, _)| field)
         .rfind(|field| is_small && (is_only || writes(field)));
     let forced = keyspace.hexists(marker, old).unwrap_or(false);
-    Ok(not_there(forced.into(), by, holder.unwrap_or_default()))
+    not_there(forced.into(), by, holder.unwrap_or_default())
 }

@@ -28,11 +28,12 @@ end
 -- Returns the reply for a hold that no longer exists.
 local function gone(lock, marker, taken, old)
   local by, holder = taken_by(taken, old), ''
-  -- A lock has few fields, except for readers. Any other hash could be of any size.
-  if by == '' and redis.call('HLEN', lock) < 64 then
-    local fields = redis.call('HKEYS', lock)
-    for _, field in ipairs(fields) do
-      if #fields == 1 or string.find(field, ':write', 1, true) then holder = field end
+  -- A lock has few fields, except for readers. Any other hash could be of any size. Permits have no
+  -- hash.
+  local fields = redis.pcall('HLEN', lock)
+  if by == '' and type(fields) == 'number' and fields < 64 then
+    for _, field in ipairs(redis.call('HKEYS', lock)) do
+      if fields == 1 or string.find(field, ':write', 1, true) then holder = field end
     end
   end
   return { 0, redis.pcall('HEXISTS', marker, old) == 1 and 1 or 0, by, holder }
@@ -217,11 +218,12 @@ end
 
 -- Returns what happened to the hold of a ticket.
 --
+-- lock    hash: one field per hold; the key of the permits, for a ticket of permits
 -- marker  hash: a field per hold that was ended by force
 -- taken   hash: a hold of a ticket, with the hold that has replaced it
 -- old     the ticket's hold
--- Returns { 0, forced, by, '' }  1 if it was ended by force; the hold that has replaced it
+-- Returns { 0, forced, by, holder }  as `take`
 
-local function look(marker, taken, old)
-  return { 0, redis.pcall('HEXISTS', marker, old) == 1 and 1 or 0, taken_by(taken, old), '' }
+local function look(lock, marker, taken, old)
+  return gone(lock, marker, taken, old)
 end

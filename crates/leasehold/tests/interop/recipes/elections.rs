@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::election::{Election, Leader, Term, Terms};
-use leasehold::{ErrorKind, LossReason};
+use leasehold::{Election, ErrorKind, Leader, LossReason, Term, Terms};
 use tokio::task::JoinHandle;
 
 use super::{Place, is_refused, threads};
