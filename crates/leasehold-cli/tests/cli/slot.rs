@@ -174,6 +174,57 @@ fn done_job_runs_again_on_request() {
     done(&mut run_script(&server, &other, "echo ran")).expect_code(0);
 }
 
+/// With `--wait`, a repeated job begins when the other one has ended, also with other slots.
+#[test]
+fn repeated_job_waits_for_the_one_that_runs() {
+    let server = server();
+    for (period, at_begin, code) in [("365d", "0", 0), ("365d", "failed", 3), ("1d", "changed", 0)] {
+        server
+            .command(&["DEL", "leasehold:{job}:slot"])
+            .expect("a reply");
+        let script = format!("echo runs; read end; exit {code}");
+        let mut first = start(&mut run_script(&server, &SLOT, &script));
+        first.until("runs");
+        let again = ["--slot", period, "--again", "--json"];
+        let refused = done(&mut run_script(&server, &again, "echo ran"));
+        let refused = refused.expect_code(0);
+        assert_eq!(refused.expect_on_stderr("running_elsewhere").stdout, "");
+        let waits = [&again[..], &["--wait", "1s", "-E", "9"]].concat();
+        let gives_up = done(&mut run_script(&server, &waits, "echo ran"));
+        assert_eq!(gives_up.expect_code(9).stdout, "", "{at_begin}");
+        let waits = [&again[..], &["--wait", "60s"]].concat();
+        let mut waiter = start(&mut run_script(&server, &waits, "echo ran"));
+        eventually("the wait is reported", LIMIT, || {
+            waiter.has_told(r#""event":"waiting""#)
+        });
+        first.close_stdin();
+        first.done().expect_code(code);
+        assert_eq!(waiter.line(), "ran", "{at_begin}");
+        waiter.done().expect_code(0);
+        // Once: the next run without `--again` finds the job done.
+        let next = done(&mut run_script(&server, &["--slot", period], "echo ran"));
+        assert_eq!(next.expect_code(0).stdout, "", "{at_begin}");
+    }
+}
+
+/// Each run with `--again` and `--wait` runs the job, one after the other.
+#[test]
+fn repeated_jobs_run_one_after_the_other() {
+    let server = server();
+    slot(&server, &[], "true").expect_code(0);
+    let folder = tempfile::tempdir().expect("a folder");
+    let inside = folder.path().join("inside");
+    let job = format!("mkdir {0} && sleep 0.1 && rmdir {0} && echo ran", inside.display());
+    std::thread::scope(|hosts| {
+        for _ in 0..4 {
+            hosts.spawn(|| {
+                let ran = slot(&server, &["--again", "--wait", "60s"], &job).expect_code(0);
+                assert_eq!(ran.stdout, "ran\n");
+            });
+        }
+    });
+}
+
 #[test]
 fn command_that_is_not_found_leaves_the_slot_to_other_hosts() {
     let server = server();

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+#[path = "min_hold/crossings.rs"]
+mod crossings;
+
 use leasehold::inspect::{Found, Ttl};
 use leasehold::{AnyLock, Client, Embedded, ErrorKind, LockGuard, Owner};
 use tokio::time::{Instant, sleep};
