@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::route::Route;
 use crate::backend::step::Operation;
 use crate::clock::Moment;
 use crate::config::{MIN_LEASE, Terms, check_lease};
@@ -255,14 +256,18 @@ impl Share {
         if !self.begin_conversion() {
             return Err(cannot_keep(&hold.key, self.sharing_reason()));
         }
-        self.keep(operation).await
+        self.keep(operation, hold.route()).await
     }
 
     /// Sends this operation, which sets the lease, and lets the hold expire with it. In this
     /// process, the hold has already ended.
-    fn keep(&mut self, operation: Operation) -> impl Future<Output = Result<()>> + Send + use<> {
+    fn keep(
+        &mut self,
+        operation: Operation,
+        route: Route,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (context, hold) = (Arc::clone(&self.context), Arc::clone(self.hold()));
-        let (keeping, first) = KeepForRequest::send(&context, &self.held, operation);
+        let (keeping, first) = KeepForRequest::send(&context, &self.held, operation, route);
         // Do this after the request was sent, because the owner's next request must run after it.
         // Do it before the reply, because even with an unknown outcome the hold expires with its
         // lease, old or new.
@@ -283,7 +288,10 @@ impl Share {
         let rest = self.hold().rest_of_min_hold()?;
         let operation = self.hold().steps.keep_for(rest.max(MIN_LEASE))?;
         self.hold().end();
-        Some(self.keep(operation))
+        // Like a release, it needs no replicas: they have confirmed the minimum time before the work
+        // began.
+        let route = self.hold().undo_route();
+        Some(self.keep(operation, route))
     }
 
     /// Returns why the hold can't end with this guard.
@@ -322,7 +330,13 @@ impl Share {
     /// the re-entry wants more time than the server has confirmed.
     pub(crate) async fn confirm_reentry(&self, joined: Joined) -> Result<()> {
         if joined.must_confirm {
-            return self.confirm().await;
+            let mut minimum = MinimumOfReentry {
+                share: self,
+                is_confirmed: false,
+            };
+            self.confirm().await?;
+            minimum.is_confirmed = true;
+            return Ok(());
         }
         self.reschedule(joined.moves_due);
         Ok(())
@@ -436,6 +450,20 @@ impl Share {
 
     pub(crate) fn valid_until(&self) -> Moment {
         self.hold().deadline()
+    }
+}
+
+/// The minimum time of a re-entry, which ends if the re-entry fails or is dropped.
+struct MinimumOfReentry<'a> {
+    share: &'a Share,
+    is_confirmed: bool,
+}
+
+impl Drop for MinimumOfReentry<'_> {
+    fn drop(&mut self) {
+        if !self.is_confirmed {
+            self.share.hold().end_min_hold_of(self.share.claim);
+        }
     }
 }
 

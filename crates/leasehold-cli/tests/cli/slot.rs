@@ -178,7 +178,11 @@ fn done_job_runs_again_on_request() {
 #[test]
 fn repeated_job_waits_for_the_one_that_runs() {
     let server = server();
-    for (period, at_begin, code) in [("365d", "0", 0), ("365d", "failed", 3), ("1d", "changed", 0)] {
+    for (period, at_begin, code) in [
+        ("365d", "0", 0),
+        ("365d", "failed", 3),
+        ("1d", "changed", 0),
+    ] {
         server
             .command(&["DEL", "leasehold:{job}:slot"])
             .expect("a reply");
@@ -214,7 +218,10 @@ fn repeated_jobs_run_one_after_the_other() {
     slot(&server, &[], "true").expect_code(0);
     let folder = tempfile::tempdir().expect("a folder");
     let inside = folder.path().join("inside");
-    let job = format!("mkdir {0} && sleep 0.1 && rmdir {0} && echo ran", inside.display());
+    let job = format!(
+        "mkdir {0} && sleep 0.1 && rmdir {0} && echo ran",
+        inside.display()
+    );
     std::thread::scope(|hosts| {
         for _ in 0..4 {
             hosts.spawn(|| {

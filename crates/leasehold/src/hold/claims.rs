@@ -26,6 +26,8 @@ struct Claim {
     /// The end of its lease, if the lease is fixed.
     end: Moment,
     limit: Option<Limit>,
+    /// The end of the minimum time that its guard has added to the hold.
+    kept_until: Option<Moment>,
     /// Whether the end of the guard's maximum hold time was announced.
     announced: bool,
     /// Whether the guard was forgotten: it has left without giving the claim up.
@@ -39,6 +41,7 @@ impl Claim {
             terms,
             end: now + terms.lease,
             limit: terms.max_hold.map(|limit| (now + limit, limit)),
+            kept_until: None,
             announced: false,
             forgotten: false,
         }
@@ -50,6 +53,7 @@ impl Claim {
         Self {
             terms: one.and(two),
             end: self.end.max(other.end),
+            kept_until: self.kept_until.max(other.kept_until),
             // The limits were for the guards of these claims, which have left.
             limit: None,
             ..self
@@ -92,29 +96,39 @@ impl Claims {
     pub(super) fn add(&mut self, terms: Terms, now: Moment) -> ClaimId {
         let id = ClaimId(self.next);
         self.next += 1;
-        self.list.push(Claim::new(id, terms, now));
-        self.keep_from(now, terms.min_hold);
+        self.list.push(Claim {
+            kept_until: terms.min_hold.map(|least| now + least),
+            ..Claim::new(id, terms, now)
+        });
         id
-    }
-
-    fn keep_from(&mut self, now: Moment, least: Option<Duration>) {
-        let end = least.map(|least| now + least);
-        self.kept_at_least_until = self.kept_at_least_until.max(end);
     }
 
     /// Notes that the hold was granted at `now`, from which its minimum time counts.
     pub(super) fn granted(&mut self, now: Moment) {
-        self.keep_from(now, self.terms().min_hold);
+        let end = self.terms().min_hold.map(|least| now + least);
+        self.kept_at_least_until = self.kept_at_least_until.max(end);
     }
 
     /// Ends the minimum time of the hold.
     pub(super) fn end_min_hold(&mut self) {
         self.kept_at_least_until = None;
+        for claim in &mut self.list {
+            claim.kept_until = None;
+        }
+    }
+
+    /// Ends the minimum time that this guard has added.
+    pub(super) fn end_min_hold_of(&mut self, id: ClaimId) {
+        if let Some(claim) = self.find(id) {
+            claim.kept_until = None;
+        }
     }
 
     /// Returns the rest of the hold's minimum time.
     pub(super) fn rest(&self, now: Moment) -> Option<Duration> {
-        let rest = self.kept_at_least_until?.saturating_sub(now);
+        let each = self.list.iter().map(|claim| claim.kept_until);
+        let end = each.fold(self.kept_at_least_until, Option::max);
+        let rest = end?.saturating_sub(now);
         (!rest.is_zero()).then_some(rest)
     }
 
@@ -199,7 +213,9 @@ impl Claims {
     pub(super) fn remove(&mut self, id: ClaimId) -> bool {
         let others_remain = self.has_guard_besides(id);
         if others_remain {
-            self.list.retain(|claim| claim.id != id);
+            let left = self.list.extract_if(.., |claim| claim.id == id);
+            let kept = left.map(|claim| claim.kept_until).max().flatten();
+            self.kept_at_least_until = self.kept_at_least_until.max(kept);
         }
         others_remain
     }

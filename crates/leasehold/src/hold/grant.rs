@@ -806,6 +806,11 @@ impl Grant {
         self.state.lock().holding.claims.end_min_hold();
     }
 
+    /// Ends the minimum time of one guard.
+    pub(crate) fn end_min_hold_of(&self, claim: ClaimId) {
+        self.state.lock().holding.claims.end_min_hold_of(claim);
+    }
+
     pub(crate) fn guards(&self) -> usize {
         self.state.lock().holding.claims.guards()
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::backend::Reply;
 use crate::backend::failure::{Cause, Failure, Outcome, accept_refusal};
 use crate::backend::retry::{FailedAttempt, RetryDelays, until_answered};
+use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 use crate::clock::Moment;
 use crate::context::Context;
@@ -34,6 +35,7 @@ pub(crate) struct KeepForRequest {
     held: Arc<Held>,
     /// The only operation that makes a hold shorter.
     operation: Operation,
+    route: Route,
     /// The earlier holders of the hold in this process.
     mark: ConfirmationMark,
 }
@@ -43,13 +45,16 @@ impl KeepForRequest {
         context: &Arc<Context>,
         held: &Arc<Held>,
         operation: Operation,
+        route: Route,
     ) -> (Self, (Reply, Moment)) {
         let keeping = Self {
             context: Arc::clone(context),
             held: Arc::clone(held),
             operation,
+            route,
             // Take the mark before the request is sent, so that the task that asks for
-            // confirmations ends: the reply to this request is a confirmation, too.
+            // confirmations ends:
+            // the reply to this request is a confirmation, too.
             mark: held.hold().mark_end(),
         };
         let first = (keeping.ask(), context.clock.now());
@@ -58,8 +63,8 @@ impl KeepForRequest {
 
     /// Sends the request. A copy that arrives late prolongs the hold by its delay.
     fn ask(&self) -> Reply {
-        let (backend, route) = (&self.context.backend, self.held.hold().route());
-        backend.submit_by(self.operation.clone(), route)
+        let backend = &self.context.backend;
+        backend.submit_by(self.operation.clone(), self.route)
     }
 
     /// Sends the request again until it is answered, or until the time limit has passed.

@@ -9,7 +9,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::super::{Fate, LossReason, MS, Network};
-use super::{ENDS, LEASE, LEAST, SLACK, client, end, expect_no_longer_than_the_server, kinds, plain};
+use super::{
+    ENDS, LEASE, LEAST, SLACK, client, end, expect_no_longer_than_the_server, kinds, plain,
+};
 
 const WITHIN: Duration = Duration::from_secs(2);
 
