@@ -53,8 +53,7 @@ impl KeepForRequest {
             operation,
             route,
             // Take the mark before the request is sent, so that the task that asks for
-            // confirmations ends:
-            // the reply to this request is a confirmation, too.
+            // confirmations ends: the reply to this request is a confirmation, too.
             mark: held.hold().mark_end(),
         };
         let first = (keeping.ask(), context.clock.now());

@@ -189,6 +189,16 @@ fn plain() -> Primitive {
                     "golden::our_state_is_redissons_after_every_step",
                     ONE_AT_A_TIME,
                 ),
+                each(
+                    "a turn begins when Java's hold ends, keeps Java out, and runs once",
+                    "recipes::turns::turn_does_not_begin_while_java_has_the_lock recipes::turns::turn_that_waits_begins_when_java_unlocks recipes::turns::java_gets_in_when_a_turn_ends recipes::turns::turn_that_java_ends_by_force_has_failed recipes::turns::each_id_runs_once_beside_threads_of_java",
+                    BY_ITSELF,
+                ),
+                each(
+                    "a hold that passes on by a ticket keeps Java out until its last process ends it",
+                    "recipes::tickets::resumed_ticket_keeps_java_out_until_its_release recipes::tickets::released_ticket_lets_java_in recipes::tickets::ticket_that_java_ends_by_force_is_refused recipes::tickets::hold_that_passes_on_is_never_free_for_java",
+                    BY_ITSELF,
+                ),
             ],
         ),
         ..Primitive::default()
@@ -263,6 +273,11 @@ fn fenced() -> Primitive {
                     MIXED_ONLY,
                     "together::fenced_lock_loses_no_count_beside_redissons stress::fenced_claims_stay_unique_despite_kills",
                 ),
+                each(
+                    "a candidate of an election and Java lead in turn, and tokens rise from term to term",
+                    "recipes::elections::candidate_and_java_lead_in_turn recipes::elections::leader_that_java_ends_by_force_is_told_and_its_token_is_not_used_again recipes::elections::work_of_a_leader_ends_when_java_breaks_in",
+                    BY_ITSELF,
+                ),
                 row(
                     STATE,
                     [
@@ -312,6 +327,11 @@ fn fair() -> Primitive {
                     "a killed waiter is passed over, in Leasehold and in Redisson",
                     "each_lock::killed_fair_waiter_is_skipped_after_timeout fair::killed_rust_waiter_does_not_block_java fair::killed_java_waiter_leaves_at_redissons_timeout",
                     "each_lock::killed_fair_waiter_is_skipped_after_timeout",
+                ),
+                each(
+                    "a hold that passes on by a ticket leaves the queue as it is",
+                    "recipes::tickets::line_of_a_fair_lock_waits_for_the_last_process_of_a_ticket",
+                    BY_ITSELF,
                 ),
                 each(
                     MANY,

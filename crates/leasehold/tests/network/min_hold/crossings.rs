@@ -67,6 +67,7 @@ async fn lost(guard: &LockGuard, client: &Client, least: Duration, case: &str) -
             reason = &mut lost => return reason,
             () = sleep(250 * MS) => {}
         }
+        assert!(begun.elapsed() < 10 * LEASE, "{case}: it never ends");
         let most = least.saturating_sub(begun.elapsed()).max(LEASE);
         let left = left(client).await;
         assert!(left <= most + 10 * MS, "{case}: {left:?} and not {most:?}");
