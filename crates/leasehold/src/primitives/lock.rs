@@ -468,8 +468,8 @@ impl<K: kind::Named> Lock<K> {
     /// cancels it.
     ///
     /// If an [`Owner`] has several guards, the time counts from the acquire of each guard that has
-    /// this setting, and the latest end applies. The time ends when the hold becomes a
-    /// [ticket](crate::ticket) that was resumed, or a read hold
+    /// this setting, and the latest end applies. A re-entry that fails has no minimum. The time ends
+    /// when the hold becomes a [ticket](crate::ticket) that was resumed, or a read hold
     /// ([`downgrade`](crate::WriteGuard::downgrade)). A hold with a minimum time is not [handed
     /// over](Self::local_hand_over).
     ///

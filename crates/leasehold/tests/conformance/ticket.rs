@@ -154,6 +154,31 @@ async fn second_caller_learns_who_has_taken_the_ticket() {
 }
 
 #[tokio::test]
+async fn late_caller_learns_who_has_the_lock_now() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    for kind in KINDS {
+        let ticket = acquired(&ours, kind).await.into_ticket(MINUTE).await;
+        let ticket = ticket.unwrap();
+        ours.release_ticket(&ticket).await.unwrap();
+        let guard = acquired(&theirs, kept_out_by(kind)).await;
+        for late in [
+            ours.resume(&ticket).await.map(drop).unwrap_err(),
+            ours.release_ticket(&ticket).await.unwrap_err(),
+        ] {
+            let reason = loss(&late);
+            let LossReason::Taken { by } = &reason else {
+                panic!("{kind}: {reason}");
+            };
+            assert!(by.starts_with(guard.holder_id()), "{kind}: {by}");
+        }
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+    }
+    place.is_clean_but_for_counters(&[&ours, &theirs]).await;
+}
+
+#[tokio::test]
 async fn ticket_that_is_never_resumed_ends_with_its_lease() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);

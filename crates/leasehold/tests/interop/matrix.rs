@@ -191,7 +191,7 @@ fn plain() -> Primitive {
                 ),
                 each(
                     "a turn begins when Java's hold ends, keeps Java out, and runs once",
-                    "recipes::turns::turn_does_not_begin_while_java_has_the_lock recipes::turns::turn_that_waits_begins_when_java_unlocks recipes::turns::java_gets_in_when_a_turn_ends recipes::turns::turn_that_java_ends_by_force_has_failed recipes::turns::each_id_runs_once_beside_threads_of_java",
+                    "recipes::turns::turn_does_not_begin_while_java_has_the_lock recipes::turns::turn_that_waits_begins_when_java_unlocks recipes::turns::java_gets_in_when_a_turn_ends recipes::turns::turn_that_java_ends_by_force_has_failed recipes::turns::id_runs_once_beside_threads_of_java",
                     BY_ITSELF,
                 ),
                 each(

@@ -150,7 +150,7 @@ async fn turn_that_java_ends_by_force_has_failed() {
 
 /// Each id runs once, although threads of Java take the lock between the requests.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_id_runs_once_beside_threads_of_java() {
+async fn id_runs_once_beside_threads_of_java() {
     const IDS: usize = 15;
     let place = &Place::new().await;
     let (ours, theirs) = (place.rust.clone(), place.another_rust().await);
