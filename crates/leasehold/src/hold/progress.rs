@@ -49,7 +49,7 @@ pub(super) struct ProgressWatch {
     checked_at: Moment,
     /// The time at which the next renewal is due.
     pub(super) renewal_due: Moment,
-    /// The last report when a renewal was refused. Cleared by a confirmation.
+    /// The last report when a renewal was refused. Cleared when a renewal is allowed or confirmed.
     pub(super) vetoed_of: Option<Moment>,
 }
 

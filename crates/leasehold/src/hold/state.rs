@@ -256,14 +256,16 @@ impl GrantState {
         watch.is_none_or(|watch| now + slack() >= watch.renewal_due)
     }
 
-    /// Refuses renewals if the work has stalled.
+    /// Refuses renewals if the work has stalled, and allows them again after a report.
     pub(super) fn veto_renewal(&mut self, now: Moment) -> bool {
         // A closed client renews nothing, and only reminds the server of the hold.
         let is_stalled = !self.closed && self.stalls_at().is_some_and(|at| at <= now);
         if let Some(watch) = &mut self.holding.progress
-            && is_stalled
+            && !self.closed
         {
-            watch.vetoed_of = Some(watch.last());
+            // Forgotten as soon as a renewal is allowed: if that renewal fails, the failure ends
+            // the hold, and not the work, which has reported in time.
+            watch.vetoed_of = is_stalled.then(|| watch.last());
         }
         is_stalled
     }

@@ -86,6 +86,28 @@ async fn a_report_before_the_end_starts_the_renewals_again() {
     guard.release().await.unwrap();
 }
 
+/// The server is away from the report on, so no renewal is confirmed.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_after_a_report_is_the_reason() {
+    let server = Embedded::new();
+    let builder = Client::builder().lease(LEASE).reply_timeout(SECOND);
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    let lock = client.lock("x").progress_within(WITHIN);
+    let guard = lock.acquire().await.unwrap();
+    guard.stalled().await;
+    // Until a renewal was due, and refused.
+    sleep(LEASE / 2).await;
+    assert!(guard.is_held());
+    network.refuse(true);
+    network.cut();
+    guard.progress();
+    let reason = guard.lost().await;
+    assert!(
+        matches!(reason, LossReason::RenewalFailed { .. }),
+        "{reason}"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_hook_is_called_at_half_the_time_and_once_a_stall() {
     let calls = Arc::new(AtomicUsize::new(0));
