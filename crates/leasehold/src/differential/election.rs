@@ -15,6 +15,8 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY:token", "a", "b"],
         &["SET", "KEY:leader", "text"],
         &["HSET", "KEY:leader", "id", "stranger"],
+        &["HSET", "KEY:leader", "id", "<c>:1", "token", "7"],
+        &["HSET", "KEY:leader", "id", "<c>:1", "token", "1e3"],
         // The hold of a Java client, which leaves no entry.
         &["HSET", "KEY", "<e>:40", "1"],
     ],

@@ -24,8 +24,12 @@ local function lead(lock, leader, counter, hold, lease_ms, counter_ms, payload, 
       --[[USES wrong_kind]]
       return wrong_kind('a plain lock', lock, fields) or redis.call('PTTL', lock)
     end
+    -- Observers see the token of the entry, so it is the token of this term, even if the counter was
+    -- set or removed since.
+    local token = redis.pcall('HGET', leader, 'id') == hold and redis.call('HGET', leader, 'token')
     -- While this hold exists, no other hold draws a token.
-    return { 1, tonumber(string.match(redis.call('GET', counter) or '', '^%d+$')) or 0 }
+    token = token or redis.call('GET', counter) or ''
+    return { 1, tonumber(string.match(token, '^%d+$')) or 0 }
   end
   local token, wrong = next_token(counter)
   if not token then

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{LuaFile, Operation, Refusal, Step, Value, step};
+use crate::backend::step::{LuaFile, Operation, Refusal, Step, Value, number, step};
 use crate::config::{Peers, wire_ms};
 use crate::hold::{AcquireReply, HoldSteps};
 use crate::key::Key;
@@ -29,6 +29,11 @@ step! {
 
 impl Lead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if keyspace.hexists(self.lock, self.hold)?
+            && let Some(token) = token_in_entry(keyspace, self.leader, self.hold)
+        {
+            return Ok(granted(token));
+        }
         if let Some(reply) = reply_if_held(keyspace, self.lock, self.counter, self.hold)? {
             return Ok(reply);
         }
@@ -47,8 +52,24 @@ impl Lead<'_> {
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
         keyspace.publish(self.terms, digits.as_bytes());
-        Ok(Value::List(vec![Value::Int(1), Value::Int(to_int(token))]))
+        Ok(granted(token))
     }
+}
+
+fn granted(token: u64) -> Value {
+    Value::List(vec![Value::Int(1), Value::Int(to_int(token))])
+}
+
+/// Returns the token of the leader's entry, if it is the entry of this hold.
+fn token_in_entry(keyspace: &mut Keyspace, leader: &[u8], hold: &[u8]) -> Option<u64> {
+    let id = keyspace.hget(leader, b"id").ok().flatten()?;
+    let token = keyspace.hget(leader, b"token").ok().flatten()?;
+    let is_number = !token.is_empty() && token.iter().all(u8::is_ascii_digit);
+    let token = match is_number {
+        true => number(&token).unwrap_or(u64::MAX),
+        false => 0,
+    };
+    (id == hold).then_some(token)
 }
 
 step! {
@@ -235,5 +256,40 @@ impl HoldSteps for CandidateHold {
 
     fn wire_id(&self) -> &str {
         self.hold.wire_id()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lead(keyspace: &mut Keyspace, hold: &[u8]) -> Value {
+        let request = Lead {
+            lock: b"x",
+            leader: b"leader",
+            counter: b"counter",
+            hold,
+            lease_ms: 60_000,
+            counter_ms: 0,
+            payload: b"",
+            terms: b"terms",
+        };
+        request.twin(keyspace).expect("no refusal")
+    }
+
+    #[test]
+    fn repeated_request_has_the_token_of_its_entry() {
+        let mut keyspace = Keyspace::default();
+        let granted = lead(&mut keyspace, b"one");
+        // As by another program, and by a server that evicts keys.
+        keyspace.set(b"counter", b"9000000000000000");
+        assert_eq!(lead(&mut keyspace, b"one"), granted);
+        keyspace.del(b"counter");
+        assert_eq!(lead(&mut keyspace, b"one"), granted);
+        assert_eq!(lead(&mut keyspace, b"two"), Value::Int(60_000));
+        // Without the entry, the counter has the last token.
+        keyspace.set(b"counter", b"7");
+        keyspace.del(b"leader");
+        assert_eq!(lead(&mut keyspace, b"one"), super::granted(7));
     }
 }
