@@ -99,6 +99,27 @@ impl Error {
         }))
     }
 
+    /// Returns the error for a ticket whose hold no longer exists.
+    pub(crate) fn used_up(key: &Key, reason: LossReason) -> Self {
+        let what = match reason {
+            // The server does not know which.
+            LossReason::Expired => "its lease ran out, or it was released".to_owned(),
+            ref other => other.to_string(),
+        };
+        Self(Arc::new(ErrorInner {
+            kind: ErrorKind::Lost,
+            message: format!(
+                "the hold of this ticket for `{key}` no longer exists: {what}; the ticket is of no more \
+                 use, acquire again"
+            ),
+            key: Some(key.clone()),
+            brief: None,
+            lost: Some(reason),
+            members: Vec::new(),
+            source: None,
+        }))
+    }
+
     /// Returns the error for a lock over several members, some of which failed. `loss` is the
     /// reason if the failures mean that the whole lock is lost. Otherwise the error has the most
     /// serious kind of the members' errors.

@@ -250,8 +250,13 @@ async fn released_ticket_wakes_a_waiter() {
         waits(&theirs).await;
         ours.release_ticket(&ticket).await.unwrap();
         waiter.await.unwrap().unwrap().release().await.unwrap();
-        let again = ours.release_ticket(&ticket).await.unwrap_err();
-        assert_eq!(loss(&again), LossReason::Expired, "{kind}");
+        for again in [
+            ours.release_ticket(&ticket).await.unwrap_err(),
+            ours.resume(&ticket).await.unwrap_err(),
+        ] {
+            assert_eq!(loss(&again), LossReason::Expired, "{kind}");
+            assert!(again.to_string().contains("or it was released"), "{again}");
+        }
     }
     place.is_clean_but_for_counters(&[&ours, &theirs]).await;
 }

@@ -109,6 +109,30 @@ async fn late_copy_of_the_acquire_revives_no_ticket() {
     );
 }
 
+/// The copy takes permits again that have no holder, until their lease ends.
+#[tokio::test(start_paused = true)]
+async fn late_copy_of_an_acquire_of_permits_revives_no_ticket() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let semaphore = client.expirable_semaphore("x");
+    semaphore.try_set_permits(2).await.unwrap();
+    first(&network, Step::ExpirableAcquire, || {
+        Fate::delivered(MS, MS).duplicated_after(300 * MS)
+    });
+    let permit = semaphore.acquire().await.unwrap();
+    let ticket = permit.into_ticket(MINUTE).await.unwrap();
+    let permit = semaphore.resume(&ticket).await.unwrap();
+    permit.release().await.unwrap();
+    sleep(1000 * MS).await;
+    let free = semaphore.available_permits().await.unwrap();
+    assert_eq!(free, 1, "the copy takes a permit");
+    let again = semaphore.resume(&ticket).await.unwrap_err();
+    assert!(
+        matches!(again.loss(), Some(LossReason::Taken { .. })),
+        "{again}"
+    );
+}
+
 /// The request arrives after its caller has dropped the future.
 #[tokio::test(start_paused = true)]
 async fn dropped_resume_gives_the_hold_back() {

@@ -139,7 +139,7 @@ impl Client {
             Ok(Value::Int(_)) => {
                 let reply = request::query(context, &key, look(&key, ticket)).await?;
                 let reason = Answer::read(&reply).and_then(|answer| answer.loss(""));
-                Err(Error::lost(&key, reason.unwrap_or(LossReason::Expired)))
+                Err(Error::used_up(&key, reason.unwrap_or(LossReason::Expired)))
             }
             Ok(_) => Err(request::malformed(context, &key)),
             Err(failure) => Err(failure.into_error_of_change(&key)),
@@ -462,7 +462,7 @@ async fn take_once(
         }
         gone @ Answer::Gone { .. } => {
             let reason = gone.loss(hold.steps.wire_id());
-            return Err(Error::lost(key, reason.unwrap_or(LossReason::Expired)));
+            return Err(Error::used_up(key, reason.unwrap_or(LossReason::Expired)));
         }
     }
     context.watchdog.watch(&hold);

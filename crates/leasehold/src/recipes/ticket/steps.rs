@@ -130,15 +130,17 @@ impl TakePermits<'_> {
         if keyspace.zscore(self.timeout, &self.next[..16])?.is_some() {
             return Ok(replaced(0));
         }
+        // A late copy of their acquire can grant the old permits again, after the ticket was used up.
+        let by = taken_by(keyspace, self.taken, self.old);
+        if !by.is_empty() {
+            return Ok(not_there(0, by, Vec::new()));
+        }
         let now = to_int(keyspace.now_ms());
         let mut members = Vec::new();
         for id in self.ids.chunks(16) {
             match expirable::find(keyspace, self.timeout, id)? {
                 Some((member, ends)) if ends > now => members.push(member),
-                _ => {
-                    let by = taken_by(keyspace, self.taken, self.old);
-                    return Ok(not_there(0, by, Vec::new()));
-                }
+                _ => return Ok(not_there(0, Vec::new(), Vec::new())),
             }
         }
         let ends = now.saturating_add(to_int(self.lease_ms));

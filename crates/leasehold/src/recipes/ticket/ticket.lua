@@ -193,11 +193,16 @@ local function take_permits(permits, timeout, taken, ids, next, lease_ms, old, h
   if redis.call('ZSCORE', timeout, string.sub(next, 1, 16)) then
     return { 1, 0 }
   end
+  -- A late copy of their acquire can grant the old permits again, after the ticket was used up.
+  local by = taken_by(taken, old)
+  if by ~= '' then
+    return { 0, 0, by, '' }
+  end
   local now, members = now_ms(), {}
   for at = 1, #ids, 16 do
     local member, score = find(timeout, string.sub(ids, at, at + 15))
     if not score or score <= now then
-      return { 0, 0, taken_by(taken, old), '' }
+      return { 0, 0, '', '' }
     end
     members[#members + 1] = member
   end
