@@ -148,6 +148,6 @@ pub(super) async fn interruptible<T>(wait: impl Future<Output = Result<T>>) -> R
 fn interrupted() -> Error {
     Error::new(
         ErrorKind::Interrupted,
-        "another thread interrupted the wait; nothing is held, end the work or acquire with a new `Interrupt`",
+        "another thread interrupted the wait; it got nothing, end the work or acquire with a new `Interrupt`",
     )
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::forward::{lease_setters, reads, setters, wait_setters};
+use super::interrupt::interruptible;
 use super::lock::{Explicit, Lock, LockGuard, Ownership, PerThread};
 use super::runtime::Runtime;
 use crate::error::{Error, Result};
@@ -190,11 +191,16 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     ///
     /// # Errors
     ///
-    /// Returns [`NotUpgraded`], which contains this guard.
+    /// Returns [`NotUpgraded`], which contains this guard, also if an
+    /// [`Interrupt`](super::Interrupt) ends the request.
     pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
         // Clone it before the guard is consumed: a refused guard is returned without a runtime.
         let runtime = self.runtime().clone();
-        self.converted("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
+        let upgrade = |guard: rw::ReadGuard| async move {
+            let upgraded = interruptible(guard.upgrade()).await;
+            guard.upgraded(upgraded)
+        };
+        self.converted("ReadGuard::try_upgrade", upgrade)
             .map_err(|refused| {
                 let (guard, error) = refused.into_parts();
                 let guard = LockGuard::of(guard, runtime);

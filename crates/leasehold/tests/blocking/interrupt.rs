@@ -11,8 +11,8 @@ use leasehold::blocking::{AnyLock, Client, Interrupt, MultiLock, RedLock};
 use leasehold::inspect::Activity;
 use leasehold::testing::history::Recorder;
 use leasehold::watch::Change;
-use leasehold::{ErrorKind, Result};
-use leasehold_testkit::{Proxy, RedisServer, eventually};
+use leasehold::{ErrorKind, Owner, Result};
+use leasehold_testkit::{Proxy, RedisServer, Reply, eventually};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(20);
@@ -302,6 +302,40 @@ fn grant_whose_reply_is_late_is_released_after_an_interrupt() {
     });
     proxy.hold_replies(false);
     eventually("the grant is given back", SOON, || server.keys().is_empty());
+}
+
+#[test]
+fn interrupted_upgrade_leaves_the_read_hold() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.port());
+    let client = Client::connect(&proxy.url()).unwrap();
+    // A guard of an owner may move to another thread.
+    let lock = client.rw_lock("x").owned_by(&Owner::new());
+    let reading = lock.read().unwrap();
+    let interrupt = Interrupt::new();
+    proxy.hold_replies(true);
+    let refused = thread::scope(|threads| {
+        let upgrade = threads.spawn(|| interrupt.scope(|| reading.try_upgrade()));
+        eventually("the server has granted it", SOON, || {
+            server.command(&["HGET", "x", "mode"]).unwrap() == Reply::Text("write".into())
+        });
+        interrupt.interrupt();
+        upgrade.join().unwrap().unwrap_err()
+    });
+    proxy.hold_replies(false);
+    assert_eq!(refused.error().unwrap().kind(), ErrorKind::Interrupted);
+    let reading = refused.into_guard();
+    eventually("only the read hold is left", SOON, || {
+        server.command(&["HGET", "x", "mode"]).unwrap() == Reply::Text("read".into())
+    });
+    assert!(reading.is_held());
+    reading.extend(HOUR).unwrap();
+    // In an interrupted scope, nothing is sent.
+    let refused = interrupt.scope(|| reading.try_upgrade()).unwrap_err();
+    assert_eq!(refused.error().unwrap().kind(), ErrorKind::Interrupted);
+    let writing = refused.into_guard().try_upgrade().unwrap();
+    writing.release().unwrap();
+    eventually("nothing is left", SOON, || server.keys().is_empty());
 }
 
 #[test]

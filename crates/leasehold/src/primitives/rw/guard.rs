@@ -180,35 +180,47 @@ impl ReadGuard {
     /// # }
     /// ```
     pub async fn try_upgrade(self) -> Result<WriteGuard, NotUpgraded> {
+        let upgraded = self.upgrade().await;
+        self.upgraded(upgraded)
+    }
+
+    /// Asks for the write hold. `None` if there are other readers. Dropping the future leaves the
+    /// read hold as it was, because the undo of the request gives only the write hold back.
+    pub(crate) async fn upgrade(&self) -> Result<Option<WriteGuard>> {
         let share = self.0.share();
-        if let Err(error) = share.hold().check() {
-            return Err(NotUpgraded::new(self, Some(error)));
-        }
-        // Several readers of this process may share the hold, which is a single reader for the
-        // server. From now on no other reader can join it.
+        share.hold().check()?;
+        // Several readers of this process may share the hold, which is a single reader for the server.
+        // From now on no other reader can join it.
         if share.owner().is_none() && !share.hold().close_to_others() {
-            return Err(NotUpgraded::new(self, None));
+            return Ok(None);
         }
         let read = share.hold().steps.wire_id().into();
         let mut kind = Write::new(common(share));
         kind.intent = WriteIntent::Upgrade { read };
         let lock = lock_like(share, kind);
-        match Write::acquire_by(&lock, Deadline::Now).await {
+        if let Some(mut write) = Write::acquire_by(&lock, Deadline::Now).await? {
+            write.share().inherit_limit(share.max_hold_limit());
+            write.share_mut().inherit_progress(share.progress());
+            return Ok(Some(WriteGuard(write)));
+        }
+        // There are other readers, or this read hold is lost. The holder learns of a loss now, not
+        // at the next renewal.
+        match share.confirm().await {
+            Err(error) if error.kind() == ErrorKind::Lost => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the guard of the write hold. Otherwise returns this guard: whether the request ran or
+    /// not, the read hold is as it was.
+    pub(crate) fn upgraded(
+        self,
+        upgraded: Result<Option<WriteGuard>>,
+    ) -> Result<WriteGuard, NotUpgraded> {
+        match upgraded {
             // The read hold is inside the write hold, and is given back in the background.
-            Ok(Some(mut write)) => {
-                write.share().inherit_limit(share.max_hold_limit());
-                write.share_mut().inherit_progress(share.progress());
-                Ok(WriteGuard(write))
-            }
-            Ok(None) => {
-                // There are other readers, or this read hold is lost. This request finds out, so
-                // that the holder learns of a loss now and not at the next renewal.
-                let lost = share.confirm().await.err();
-                let lost = lost.filter(|error| error.kind() == ErrorKind::Lost);
-                Err(NotUpgraded::new(self, lost))
-            }
-            // Whether the request ran or not, its undo gives the write hold back and leaves the
-            // read hold as it was. So the caller gets its guard back.
+            Ok(Some(write)) => Ok(write),
+            Ok(None) => Err(NotUpgraded::new(self, None)),
             Err(error) => Err(NotUpgraded::new(self, Some(error))),
         }
     }
