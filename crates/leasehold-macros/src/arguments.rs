@@ -5,7 +5,7 @@ use quote::quote;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
-use syn::{Expr, Ident, LitBool, LitStr, Path, Result, Token};
+use syn::{Expr, Ident, LitBool, LitStr, Path, Result, Stmt, Token};
 
 use crate::duration::Duration;
 
@@ -69,10 +69,10 @@ impl Parse for Arguments {
             }
             let is_key = input.peek(Ident::peek_any) && input.peek2(Token![=]);
             let is_key = is_key && !input.peek2(Token![==]) && !input.peek2(Token![=>]);
-            let is_flag = input
-                .fork()
-                .call(Ident::parse_any)
-                .is_ok_and(|key| key == "protect");
+            // An argument of the function may have this name: `protect.id` is a value.
+            let rest = input.fork();
+            let is_flag = (rest.call(Ident::parse_any)).is_ok_and(|key| key == "protect")
+                && (rest.is_empty() || rest.peek(Token![,]));
             match is_key || is_flag {
                 true => found.read(input)?,
                 false => values.push(input.parse()?),
@@ -108,7 +108,7 @@ impl Found {
         }
         input.parse::<Token![=]>()?;
         match &*key.to_string() {
-            "client" => set(&mut self.client, key, input.parse()?),
+            "client" => set(&mut self.client, key, unbraced(input.parse()?)),
             "wait" => set(&mut self.wait, key, input.parse()?),
             "busy" => set(&mut self.busy, key, returned(input.parse()?)),
             "kind" => set(&mut self.kind, key, input.parse()?),
@@ -116,7 +116,7 @@ impl Found {
             "fixed_lease" => set(&mut self.fixed_lease, key, input.parse()?),
             "max_hold" => set(&mut self.max_hold, key, input.parse()?),
             "progress_within" => set(&mut self.progress_within, key, input.parse()?),
-            "owner" => set(&mut self.owner, key, input.parse()?),
+            "owner" => set(&mut self.owner, key, unbraced(input.parse()?)),
             "protect" => set(&mut self.protect, key, input.parse::<LitBool>()?.value),
             "crate" => set(&mut self.krate, key, input.call(Path::parse_mod_style)?),
             other => Err(syn::Error::new(
@@ -185,11 +185,29 @@ fn duration(setting: Setting<Expr>) -> Result<Option<Duration>> {
 /// Returns the value in `busy`, without a `return`: `busy = Ok(())` and `busy = return Ok(())` have
 /// the same meaning.
 fn returned(value: Expr) -> Expr {
-    match value {
+    match unbraced(value) {
         Expr::Return(value) => match value.expr {
             Some(value) => *value,
             None => syn::parse_quote!(()),
         },
+        value => value,
+    }
+}
+
+/// Returns the value of a block that is nothing but a value. The compiler would warn of its braces in
+/// the code that it becomes.
+pub(crate) fn unbraced(value: Expr) -> Expr {
+    match value {
+        Expr::Block(mut block)
+            if block.attrs.is_empty()
+                && block.label.is_none()
+                && matches!(block.block.stmts[..], [Stmt::Expr(_, None)]) =>
+        {
+            match block.block.stmts.pop() {
+                Some(Stmt::Expr(value, None)) => unbraced(value),
+                _ => Expr::Block(block),
+            }
+        }
         value => value,
     }
 }

@@ -4,6 +4,8 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Expr, ExprLit, Lit, Result};
 
+use crate::arguments::unbraced;
+
 /// A duration in an argument of the attribute.
 pub(crate) enum Duration {
     /// The number of milliseconds in a string literal.
@@ -14,7 +16,7 @@ pub(crate) enum Duration {
 
 impl Duration {
     pub(crate) fn of(value: Expr) -> Result<Self> {
-        match value {
+        match unbraced(value) {
             Expr::Lit(ExprLit {
                 lit: Lit::Str(text),
                 ..
@@ -36,6 +38,10 @@ impl Duration {
     /// Returns whether this is a literal of zero.
     pub(crate) fn is_zero(&self) -> bool {
         matches!(self, Self::Literal(0))
+    }
+
+    pub(crate) fn is_literal(&self) -> bool {
+        matches!(self, Self::Literal(_))
     }
 
     pub(crate) fn tokens(&self) -> TokenStream {

@@ -154,12 +154,18 @@ fn acquired(arguments: &Arguments, output_type: &Type, awaited: &TokenStream) ->
             };
         };
     };
-    let acquire = match wait.is_zero() {
-        true => quote!(try_acquire()),
-        false => {
-            let wait = wait.tokens();
-            quote!(try_acquire_for(#wait))
-        }
+    let once = quote!(#lock.try_acquire() #awaited);
+    let limit = Ident::new("limit", Span::mixed_site());
+    let result = match wait.tokens() {
+        _ if wait.is_zero() => once,
+        value if wait.is_literal() => quote!(#lock.try_acquire_for(#value) #awaited),
+        value => quote!({
+            let #limit: ::core::time::Duration = #value;
+            match #limit.is_zero() {
+                true => #once,
+                false => #lock.try_acquire_for(#limit) #awaited,
+            }
+        }),
     };
     let krate = arguments.krate();
     let busy = match &arguments.busy {
@@ -171,7 +177,7 @@ fn acquired(arguments: &Arguments, output_type: &Type, awaited: &TokenStream) ->
         }
     };
     quote! {
-        let #guard = match #lock.#acquire #awaited {
+        let #guard = match #result {
             ::core::result::Result::Ok(::core::option::Option::Some(guard)) => guard,
             ::core::result::Result::Ok(::core::option::Option::None) => return #busy,
             #failed

@@ -45,7 +45,7 @@ use function::Function;
 /// | key | value | default |
 /// |---|---|---|
 /// | `client` | the client, by value or by reference. The expression may use the arguments and `self` | required |
-/// | `wait` | how long to wait for the lock. `"0s"` tries once and does not wait | waits without a limit |
+/// | `wait` | how long to wait for the lock. With `"0s"` or `Duration::ZERO`, the function tries once and does not wait | waits without a limit |
 /// | `busy` | what the function returns if another client still holds the lock after `wait` | `Err(Busy.into())` |
 /// | `kind` | `"plain"`, `"fair"`, `"fenced"`, `"read"` or `"write"` | `"plain"` |
 /// | `lease` | the lease of the hold, which is renewed | the client's lease |

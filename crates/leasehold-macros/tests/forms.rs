@@ -1,10 +1,13 @@
 //! The forms of functions that can have the attribute `#[locked]`. Most of these tests show that the
 //! expansion compiles.
 #![allow(clippy::unwrap_used, reason = "a test")]
+// The code that the attribute makes warns of nothing.
+#![deny(unused, warnings)]
 
 use std::error::Error as StdError;
 use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::{Client, blocking, locked};
@@ -144,6 +147,22 @@ fn blocks<T: Into<u64>>(number: u8, more: T) -> Outcome<u64> {
     Ok(u64::from(number) + more.into())
 }
 
+/// An order whose argument has the name of a key.
+struct Order {
+    id: u8,
+}
+
+#[locked("order:{}", protect.id, client = LOCKS, wait = { Duration::ZERO }, busy = { Ok(false) })]
+fn named_like_a_key(protect: Order) -> Outcome<bool> {
+    let _ = protect.id;
+    Ok(true)
+}
+
+#[locked("order:{protect}", client = { client }, lease = { Duration::from_secs(60) }, wait = Duration::ZERO, busy = Ok(false), protect)]
+async fn asks_once(client: &Client, protect: u8) -> Outcome<bool> {
+    Ok(protect > 0)
+}
+
 #[locked("unit", client = LOCKS)]
 fn diverges() -> Outcome<()> {
     return Err("never".into());
@@ -201,4 +220,20 @@ async fn methods_below_async_trait_run_under_their_lock() {
 fn blocking_functions_run_under_their_lock() {
     assert_eq!(blocks(7, 1_u32).unwrap(), 8);
     diverges().unwrap_err();
+    let held = LOCKS.lock("order:1").acquire().unwrap();
+    let other = std::thread::spawn(|| named_like_a_key(Order { id: 1 }).unwrap());
+    assert!(!other.join().unwrap());
+    held.release().unwrap();
+    assert!(named_like_a_key(Order { id: 1 }).unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_of_zero_asks_once() {
+    let client = Client::embedded();
+    let held = client.lock("order:1").acquire().await.unwrap();
+    let began = tokio::time::Instant::now();
+    assert!(!asks_once(&client, 1).await.unwrap());
+    assert!(began.elapsed().is_zero());
+    held.release().await.unwrap();
+    assert!(asks_once(&client, 1).await.unwrap());
 }
