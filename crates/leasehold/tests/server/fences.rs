@@ -365,7 +365,9 @@ fn scripts_keep_an_expiry_and_refuse_what_is_no_token() {
     }
     let left = server.command(&["HGET", "{stock:7}:value", "b"]).unwrap();
     assert_eq!(left.as_text(), Some("1"));
-    server.command(&["SET", "{stock:7}:fence", "many"]).unwrap();
-    let reply = format!("{:?}", evaluated(&server, &take, "7", &["b"]));
-    assert!(reply.contains("something else"), "{reply}");
+    for other in ["many", "nan", "inf", "-1", "6.5", "9007199254740992"] {
+        server.command(&["SET", "{stock:7}:fence", other]).unwrap();
+        let reply = format!("{:?}", evaluated(&server, &take, "7", &["b"]));
+        assert!(reply.contains("something else"), "{other}: {reply}");
+    }
 }

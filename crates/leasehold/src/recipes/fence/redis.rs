@@ -46,11 +46,16 @@ pub fn eval(body: &str) -> String {
 }
 
 const CHECK: &str = "\
-local token = tonumber(ARGV[1])
-if not token or token % 1 ~= 0 or token < 0 or token >= 9007199254740992 then
+local function to_token(text)
+  local number = tonumber(text)
+  -- NaN and infinity are numbers too, but have no rest of 0.
+  if number and number % 1 == 0 and number >= 0 and number < 9007199254740992 then return number end
+end
+local token = to_token(ARGV[1])
+if not token then
   return redis.error_reply('ERR ARGV[1] is not a fencing token below 2^53')
 end
-local fence = tonumber(redis.call('GET', KEYS[1]) or '0')
+local fence = to_token(redis.call('GET', KEYS[1]) or '0')
 if not fence then
   return redis.error_reply('ERR KEYS[1] does not contain a fencing token')
 end
