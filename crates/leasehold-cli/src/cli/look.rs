@@ -263,7 +263,8 @@ when it gets a signal, or after the time of --for.
 
 watch runs one CMD at a time, and waits for its end. Then it continues with the changes from the \
 last printed state to the present state. If CMD fails, watch prints a message on stderr and \
-continues. A signal that ends watch does not end CMD.
+continues. A signal that ends watch is passed on to CMD, and watch waits for its end. Another \
+signal kills CMD.
 
 Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered the first \
 query; 77 when the server refused; 78 when a local file can't be read.

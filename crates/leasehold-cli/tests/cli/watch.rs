@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Running, done, leasehold_at, run_script, server, start};
+use crate::support::{Running, done, expect_nothing_runs, leasehold_at, run_script, server, start};
 
 /// Returns the next change of a `watch --json`.
 fn next(watch: &mut Running) -> serde_json::Value {
@@ -155,4 +155,29 @@ fn command_runs_for_each_change() {
     watch.until("ran job released somebody");
     watch.signal(Signal::SIGINT);
     watch.done().expect_on_stderr("failed").expect_code(130);
+}
+
+#[test]
+fn signal_ends_the_command_too() {
+    let server = server();
+    // The shell has a child, and a signal to the shell alone would leave the child behind.
+    let script = "trap 'echo told; exit' TERM; echo runs; sleep 300 & wait; sleep 300";
+    let words = ["watch", "--exec", script, "job"];
+    let mut watch = start(leasehold_at(&server).args(words));
+    watch.until("runs");
+    watch.signal(Signal::SIGTERM);
+    watch.until("told");
+    watch.done().expect_code(143);
+    expect_nothing_runs(&server.url());
+
+    // A command that ignores the signal is waited for, until another signal arrives.
+    let script = "trap 'echo told' TERM; echo runs; while :; do sleep 0.05; done";
+    let words = ["watch", "--exec", script, "job"];
+    let mut watch = start(leasehold_at(&server).args(words));
+    watch.until("runs");
+    watch.signal(Signal::SIGTERM);
+    watch.until("told");
+    watch.signal(Signal::SIGTERM);
+    watch.done().expect_code(143);
+    expect_nothing_runs(&server.url());
 }
