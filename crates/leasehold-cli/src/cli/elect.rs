@@ -14,7 +14,8 @@ leasehold waits until this process leads, and then runs the command. When the co
 leasehold gives up the lead, waits for the time of --restart-delay, and tries again. The delay \
 doubles each time the command ends within 10s, up to 60s. If the lead is lost, the command gets \
 TERM and KILL as with `leasehold run`, and leasehold tries again. When leasehold gets INT, TERM, \
-HUP or QUIT, it passes the signal on to the command, and exits after the command.
+HUP or QUIT, it passes the signal on to the command, and exits after the command. If the command \
+survives a HUP for 10s, or until the lead is lost, leasehold continues.
 
 The command finds the fencing token of its term in $LEASEHOLD_TOKEN. The token is a number that \
 rises from term to term. Pass it with each write, so that the resource can refuse writes of a \

@@ -1,5 +1,6 @@
 //! `leasehold elect`: runs a command while this process leads.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -23,6 +24,11 @@ use crate::signals::Signals;
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// The time after which a command counts as stable, so that the next delay is short again.
 const STEADY: Duration = Duration::from_secs(10);
+/// The time after a HUP from which a command has survived it. For many programs, it means to read
+/// the configuration again.
+const SURVIVED: Duration = Duration::from_secs(10);
+/// The library lets other candidates lead for this long after a term.
+const LIBRARY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the command whenever this process leads, until a signal arrives. This is not a future, for
 /// the same reason as [`run`](super::run::run).
@@ -71,11 +77,13 @@ fn until_ended(
         None => election,
     };
     let mut delays = Delays::new(args.restart_delay);
+    let mut hurries = false;
     let end = loop {
-        let stood = runtime.block_on(stand(&election, &mut told));
+        let stood = runtime.block_on(stand(&election, hurries, &mut told));
         let pause = match stood {
             Ok(Some(guard)) => {
                 signals.forget();
+                hurries = args.restart_delay < LIBRARY_PAUSE;
                 // A signal may have arrived at the same time as the lead.
                 if let Some(signal) = ending(&mut told).now_or_never() {
                     let _ = runtime.block_on(unless_hurried(guard.decline(), &mut signals));
@@ -83,11 +91,15 @@ fn until_ended(
                 }
                 let began = Instant::now();
                 terminal::hold_back_stops(true);
-                let end = runtime.block_on(supervise(task, &guard, &mut signals));
+                let work = supervise(task, &guard, &mut signals);
+                let (end, ended_by) = runtime.block_on(noting_signals(work, &mut told));
                 terminal::hold_back_stops(false);
                 let exit = runtime.block_on(give_up(task, guard, end, &mut signals));
                 if let Some(end) = exit.transpose() {
                     break end;
+                }
+                if let Some(signal) = ended_by {
+                    break Ok(Exit::Signal(signal as i32));
                 }
                 delays.after(began.elapsed())
             }
@@ -112,13 +124,27 @@ enum Stopped {
 }
 
 /// Waits until the candidate leads. Returns `None` if an outage has ended the wait: the caller then
-/// tries again.
-async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding>, Stopped> {
+/// tries again. With `hurries`, it first asks without the pause of the library.
+async fn stand(
+    election: &Election,
+    hurries: bool,
+    told: &mut Signals,
+) -> Result<Option<Holding>, Stopped> {
     let begun = Instant::now();
+    let standing = async {
+        // A failure is reported by the wait, which lasts through an outage.
+        match hurries {
+            true => match election.try_stand().await {
+                Ok(Some(term)) => Ok(term),
+                _ => election.stand().await,
+            },
+            false => election.stand().await,
+        }
+    };
     let term = tokio::select! {
         biased;
         signal = ending(told) => return Err(Stopped::Signal(signal)),
-        term = election.stand() => term,
+        term = standing => term,
     };
     match term {
         Ok(term) => {
@@ -134,6 +160,31 @@ async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding
             Ok(None)
         }
         Err(error) => Err(Stopped::Failed(error.into())),
+    }
+}
+
+/// Runs the command under the lead. Also returns the signal that ends this process, too: one that the
+/// command has not survived.
+async fn noting_signals(
+    work: impl Future<Output = End>,
+    told: &mut Signals,
+) -> (End, Option<Signal>) {
+    let mut work = pin!(work);
+    let (mut hung_up, mut ended_by) = (None, None);
+    loop {
+        tokio::select! {
+            biased;
+            signal = ending(told) => match signal {
+                Signal::SIGHUP => hung_up = Some(Instant::now()),
+                signal => ended_by = Some(signal),
+            },
+            end = &mut work => {
+                let of_hang_up = hung_up.filter(|at| {
+                    end.lost_for.is_none() && at.elapsed() < SURVIVED
+                });
+                return (end, ended_by.or(of_hang_up.map(|_| Signal::SIGHUP)));
+            }
+        }
     }
 }
 

@@ -74,6 +74,44 @@ fn lost_lead_ends_the_command_and_it_stands_again() {
     candidate.done().expect_code(143);
 }
 
+/// A program that reads its configuration again at HUP.
+#[test]
+fn hang_up_that_the_command_survives_is_forgotten() {
+    let server = server();
+    let script = "trap 'echo reloaded' HUP; echo leads; while :; do sleep 0.05; done";
+    let options = ["--lease", "1s", "--restart-delay", "100ms"];
+    let mut candidate = start(&mut elect(&server, &options, script));
+    candidate.until("leads");
+    candidate.signal(Signal::SIGHUP);
+    candidate.until("reloaded");
+    server.command(&["DEL", "x"]).expect("the server runs");
+    candidate.until("leads");
+    // A command that does not survive it ends the candidate.
+    candidate.signal(Signal::SIGTERM);
+    candidate.done().expect_code(143);
+    let mut candidate = start(&mut elect(&server, &[], "echo leads; exec sleep 600"));
+    candidate.until("leads");
+    candidate.signal(Signal::SIGHUP);
+    candidate.done().expect_code(129);
+}
+
+/// The token of a term is the time at which it began, in microseconds.
+#[test]
+fn short_delays_are_kept() {
+    let server = server();
+    let script = "echo $LEASEHOLD_TOKEN";
+    let options = ["--restart-delay", "1ms"];
+    let mut candidate = start(&mut elect(&server, &options, script));
+    let tokens: Vec<u64> = (0..6)
+        .map(|_| candidate.line().trim().parse().expect("a token"))
+        .collect();
+    candidate.signal(Signal::SIGTERM);
+    candidate.done().expect_code(143);
+    let pauses = tokens.windows(2).map(|pair| pair[1] - pair[0]);
+    let shortest = pauses.min().expect("some terms");
+    assert!(shortest < 1_000_000, "{tokens:?}");
+}
+
 #[test]
 fn watch_prints_each_leader() {
     let server = server();
