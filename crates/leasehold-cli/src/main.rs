@@ -36,6 +36,7 @@ fn run() -> exit_code::Exit {
     logging::start(&cli);
     server::set_access(server::Access {
         label: cli.label(),
+        named_label: cli.connection.label.clone(),
         prefix: cli.connection.prefix.clone(),
         password_file: cli.connection.password_file.clone(),
         map: cli.connection.map.clone(),

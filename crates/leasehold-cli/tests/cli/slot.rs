@@ -39,6 +39,27 @@ fn slot_runs_once_and_the_others_are_silent() {
 }
 
 #[test]
+fn runner_has_the_label_that_was_given() {
+    let server = server();
+    let options = [&SLOT[..], &["--label", "pod-7"]].concat();
+    let mut first = start(&mut run_script(&server, &options, "echo runs; read end"));
+    first.until("runs");
+    slot(&server, &["-v"], "echo ran")
+        .expect_code(0)
+        .expect_on_stderr("runs on pod-7");
+    let shown = show(&server).expect_code(0).stdout;
+    assert!(shown.contains("runs on pod-7"), "{shown}");
+    first.close_stdin();
+    first.done();
+    // The flag is for one command, and the variable for all commands of the machine.
+    let options = [&SLOT[..], &["--again", "--label", "pod-8"]].concat();
+    let mut second = run_script(&server, &options, "true");
+    done(second.env("LEASEHOLD_LABEL", "machine")).expect_code(0);
+    let shown = show(&server).expect_code(0).stdout;
+    assert!(shown.contains("pod-8"), "{shown}");
+}
+
+#[test]
 fn second_run_is_told_that_the_first_still_runs() {
     let server = server();
     let mut first = start(&mut run_script(&server, &SLOT, "echo runs; read end; true"));

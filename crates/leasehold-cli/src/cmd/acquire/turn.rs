@@ -17,6 +17,7 @@ use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::{self, Event, Shown, note};
+use crate::server::named_label;
 use crate::signals::Signals;
 
 impl Waiting<'_> {
@@ -106,7 +107,7 @@ impl Waiting<'_> {
             .retry_failed(args.retry_failed)
             .again(args.again)
             .at_most_once(args.at_most_once)
-            .by(label().unwrap_or_else(host))
+            .by(named_label().unwrap_or_else(host))
     }
 
     /// Reports a turn that never ended, the slots that were missed, and a slot that is far away.
@@ -174,13 +175,6 @@ impl Waiting<'_> {
             note(format_args!("`{name}` {}", told(info)));
         }
     }
-}
-
-/// Returns the label that the user has set for all commands of this machine.
-fn label() -> Option<String> {
-    std::env::var("LEASEHOLD_LABEL")
-        .ok()
-        .filter(|label| !label.is_empty())
 }
 
 /// Requests the turn once. During an outage, repeats the request for the time `patience`.
