@@ -26,7 +26,12 @@ pub(crate) fn start(cli: &Cli) {
             .without_time()
             .with_writer(|| Told)
             .finish()
-            .with(of_leasehold(LevelFilter::WARN))
+            // At half of --progress-within. Cron mails each line, and the command may still make
+            // progress in time. If it does not, that is printed.
+            .with(
+                of_leasehold(LevelFilter::WARN)
+                    .with_target("leasehold::progress", LevelFilter::OFF),
+            )
             .try_init(),
         verbose => {
             let filter = match verbose {

@@ -47,6 +47,23 @@ fn silent_command_loses_its_lock() {
     assert!(is_free(&server));
 }
 
+/// Cron mails each line.
+#[test]
+fn half_of_the_time_is_announced_only_on_request() {
+    let server = server();
+    // More than half of the time, and long before its end.
+    let script = "echo held; sleep 4; echo more";
+    let runs = [vec![], vec!["-v"]].map(|more| {
+        let mut run = leasehold_at(&server);
+        run.args(["run", "--progress-within", "7s", "--progress-output"]);
+        run.args(&more).arg(format!("job {}", more.len()));
+        start(run.args(["--", "sh", "-c", script]))
+    });
+    let [silent, told] = runs.map(|run| run.done().expect_code(0));
+    assert_eq!(silent.stderr, "");
+    told.expect_on_stderr("no progress of the holder's work");
+}
+
 #[test]
 fn stopped_command_makes_no_progress() {
     let server = server();

@@ -184,7 +184,15 @@ impl Grant {
         };
         drop(state);
         if let Some(Stalling { since, within }) = stalling {
-            log(|| tracing::warn!(key = %self.key, ?since, "no progress of the holder's work"));
+            // A target of its own: the work may still report in time, so the command does not print it.
+            log(|| {
+                tracing::warn!(
+                    target: "leasehold::progress",
+                    key = %self.key,
+                    ?since,
+                    "no progress of the holder's work"
+                );
+            });
             self.observed.stalling(&self.key, since, within);
         }
         if let Some(Ending { left, limit }) = ending {
