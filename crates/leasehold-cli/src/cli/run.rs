@@ -20,7 +20,7 @@ Exit codes:
   70   the lock was lost or could not be renewed, so the command was ended
   75   the lock was not free in time (--conflict-exit-code sets another number)
   77   the server refused the credentials, or your user lacks a permission
-  78   --limit differs from the limit that is set, or a local file can't be read
+  78   the name has another --limit or --slot, or a local file can't be read
   124  the command ran longer than --max-run, so it was ended
   126  the command can't be executed; 127: it was not found
 

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 
-use super::acquire::{Holding, TIDY_LIMIT, tidy, unless_hurried};
+use super::acquire::{Holding, TIDY_LIMIT, as_ms, tidy, unless_hurried};
 use super::run::{End, Schedule, Task, supervise, terminal};
 use super::{name_of_lock, runtime, shut_down};
 use crate::cli::{Elect, OnLoss};
@@ -94,7 +94,8 @@ fn until_ended(
                 let work = supervise(task, &guard, &mut signals);
                 let (end, ended_by) = runtime.block_on(noting_signals(work, &mut told));
                 terminal::hold_back_stops(false);
-                let exit = runtime.block_on(give_up(task, guard, end, &mut signals));
+                let exit =
+                    runtime.block_on(give_up(task, guard, end, began.elapsed(), &mut signals));
                 if let Some(end) = exit.transpose() {
                     break end;
                 }
@@ -194,14 +195,18 @@ async fn give_up(
     task: &Task,
     guard: Holding,
     mut end: End,
+    held: Duration,
     signals: &mut Signals,
 ) -> Result<Option<Exit>, Failure> {
     let rest = end.rest.take();
     let name = Shown(&task.name);
+    let held_ms = as_ms(held);
     let limit = tokio::time::timeout(TIDY_LIMIT, guard.release());
     match unless_hurried(limit, signals).await {
         Some(Ok(Ok(()))) => {
-            if !output::event(Event::Released, &task.name, Vec::new) {
+            if !output::event(Event::Released, &task.name, || {
+                vec![("held_ms", held_ms.clone())]
+            }) {
                 output::detail(format_args!("gave up the lead of `{name}`"));
             }
         }
@@ -214,7 +219,9 @@ async fn give_up(
         let _ = unless_hurried(rest.written(), signals).await;
     }
     if let Some(reason) = end.lost_for {
-        output::event(Event::Lost, &task.name, || vec![("reason", reason.into())]);
+        output::event(Event::Lost, &task.name, || {
+            vec![("held_ms", held_ms), ("reason", reason.into())]
+        });
         return Ok(None);
     }
     match end.exit {

@@ -129,7 +129,7 @@ fn released_ticket_is_over() {
     running.until("runs");
     release(&server, &["--ticket", &line])
         .expect_code(75)
-        .expect_on_stderr("it has already been used");
+        .expect_on_stderr("it was used, or its lease has expired");
     running.signal(Signal::SIGTERM);
     running.done();
 }

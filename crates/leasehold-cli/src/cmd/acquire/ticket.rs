@@ -107,8 +107,9 @@ pub(in crate::cmd) fn invalid(ticket: &Ticket, error: &Error, so: &str) -> Failu
     let reason = match error.loss() {
         Some(LossReason::Expired) | None => "its lease has expired, or it was released".to_owned(),
         Some(LossReason::Taken { by }) => {
+            // The hold of the one who has used the ticket, or of the next holder.
             format!(
-                "it has already been used, and {} is the next holder",
+                "it was used, or its lease has expired, and now {} has the lock",
                 Shown(by)
             )
         }
@@ -126,5 +127,12 @@ pub(in crate::cmd) async fn ticket_of(argument: &str) -> Result<Ticket, Failure>
     }
     let line = input::first_line().await;
     let line = line.map_err(|error| Failure::io("can't read the ticket", error))?;
+    if line.trim().is_empty() {
+        // The command that should have written the ticket has reported why.
+        return Err(Failure::new(
+            Exit::Usage,
+            "there is no ticket on standard input",
+        ));
+    }
     Ok(line.parse()?)
 }

@@ -77,7 +77,7 @@ fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     let client = match hold.kept {
         // The client has usually ended, so no client is shown.
         true => format!(
-            "\n  kept    until the TTL ends, and not renewed (--min-hold, keep_for){}",
+            "\n  kept    until the TTL ends, and not renewed (a ticket, --min-hold or keep_for){}",
             of_client(hold.client.as_ref())
         ),
         false => of_holder(&hold.id, hold.client.as_ref(), denied),

@@ -239,7 +239,9 @@ impl FromStr for Ticket {
             .ok_or_else(|| {
                 let what = match text.starts_with("lh") && !text.starts_with("lh1:") {
                     true => "a ticket of this version; use the same version of Leasehold",
-                    false => "a ticket; pass the whole line that `into_ticket` has returned",
+                    false => {
+                        "a ticket; pass the whole string of a ticket, which begins with `lh1:`"
+                    }
                 };
                 Error::new(
                     ErrorKind::Misuse,
