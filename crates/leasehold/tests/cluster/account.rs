@@ -1,4 +1,4 @@
-//! The lines of the workers, and the judgement of their uses.
+//! The lines that the workers print, and the checks of the uses that they report.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,7 +8,7 @@ use leasehold::testing::history::{Interval, Overlap, check, limits};
 
 use super::worker::PERMITS;
 
-/// Number of permitted overlaps that are shown.
+/// The number of permitted overlaps that are printed.
 const SHOWN: usize = 5;
 
 /// One use of a name.
@@ -25,7 +25,7 @@ struct Use {
 pub(crate) struct Account {
     intervals: Vec<Interval>,
     permits: BTreeMap<String, Vec<limits::Use>>,
-    /// Holders that learned of a loss.
+    /// The holders that learned of a loss.
     told: BTreeSet<String>,
     done: BTreeMap<String, usize>,
     pub(crate) errors: Vec<String>,
@@ -89,25 +89,26 @@ impl Account {
         });
     }
 
-    /// Judges all uses. `losses` are the times at which a master died, maybe with grants that no
-    /// replica had. By the time its holder learned of the loss, another holder may have acquired
-    /// the lock. Counts can be wrong from then on.
+    /// Checks all uses. `losses` are the times at which a master died, maybe with grants that no
+    /// replica had. Before the holder of such a grant learned of the loss, another holder may have
+    /// acquired the lock. After a loss, the counts of permits can be wrong.
     pub(crate) fn judge(&self, losses: &[u64]) {
         let lost = self.judge_but(losses.is_empty(), |overlap| self.was_lost(overlap, losses));
         assert!(losses.len() >= lost, "{} losses", losses.len());
     }
 
-    /// Judges all uses. Each of these spans lasts from the replacement of a master behind sentinels
-    /// until no client called the old master any more. The new master does not know what the old
+    /// Checks all uses. Each of these spans begins when a master behind sentinels is replaced, and
+    /// ends when no client calls the old master any more. The new master does not know what the old
     /// one granted and took back during the span. A client that still held such a grant after the
-    /// span learned of its loss.
+    /// span must have learned of its loss.
     pub(crate) fn judge_behind_sentinels(&self, spans: &[RangeInclusive<u64>]) {
         self.judge_but(spans.is_empty(), |overlap| {
             self.was_of_an_old_master(overlap, spans)
         });
     }
 
-    /// Judges all uses, except for the overlaps that the promise allows. Returns their number.
+    /// Checks all uses, except for the overlaps that the promise allows. Returns the number of
+    /// these overlaps.
     fn judge_but(&self, counts_are_right: bool, allows: impl Fn(&Overlap) -> bool) -> usize {
         println!("done: {:?}, told of a loss: {}", self.done, self.told.len());
         for error in &self.errors {
@@ -115,7 +116,7 @@ impl Account {
         }
         assert!(self.hangs.is_empty(), "{:?}", self.hangs);
         assert_eq!(self.refused, 0, "acquires that were given up");
-        // These holds were granted long before any master died, so a replica had each.
+        // These holds were granted long before any master died, so a replica had each of them.
         assert!(self.lost.is_empty(), "{:?}", self.lost);
         let mut report = check(&self.intervals);
         println!("{} holds, {} contended", report.holds, report.contended);
@@ -154,7 +155,7 @@ impl Account {
 
     fn was_lost(&self, overlap: &Overlap, losses: &[u64]) -> bool {
         let (first, second) = (&overlap.first, &overlap.second);
-        // The grant is a little older than the time that was recorded for it.
+        // The grant was made a little earlier than the recorded time.
         let span = first.from_ns().saturating_sub(100_000_000)..=second.from_ns();
         losses.iter().any(|loss| span.contains(loss)) && self.told.contains(first.holder())
     }

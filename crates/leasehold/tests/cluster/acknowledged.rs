@@ -14,7 +14,7 @@ fn replicas(number: u8) -> Acknowledgement {
     Acknowledgement::replicas(number).within(Duration::from_secs(20))
 }
 
-/// The operation is first one of many in a call, and then alone with its keys declared.
+/// The operation is first one of many in a call, and then alone in a call that declares its keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operation_that_has_moved_is_confirmed_at_its_new_node() {
     let cluster = Cluster::start(2, 1);
@@ -93,7 +93,7 @@ async fn confirmed_hold_outlives_the_master_of_its_slot() {
     guard.release().await.unwrap();
 }
 
-/// Operations queued for a moved slot continue together when the slot is settled.
+/// When a slot has finished moving, the operations that are queued for it are sent together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_that_wait_for_a_moved_slot_are_all_confirmed() {
     let cluster = Cluster::start(2, 1);

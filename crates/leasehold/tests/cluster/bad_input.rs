@@ -105,8 +105,8 @@ async fn first_connection_in_the_background_fails_with_what_the_nodes_say() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }
-    // An error that does not heal ends a wait at once. An error that may heal ends it with its
-    // reason.
+    // A permanent error ends a wait at once. After an error that may be temporary, the wait
+    // continues to its limit, and reports the error as the reason.
     let client = Client::builder().connect_in_background(&wrong).unwrap();
     let error = client.lock("x").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -159,7 +159,7 @@ async fn names_whose_keys_would_be_split_are_refused() {
     assert!(cluster.keys().is_empty(), "nothing was sent");
 }
 
-/// Names of every sort are tested, with all keys that are made of each.
+/// Names of every sort are tested, with all keys that are derived from each name.
 #[tokio::test]
 async fn names_that_are_allowed_have_one_slot() {
     let cluster = Cluster::start(1, 0);
@@ -246,7 +246,7 @@ async fn impatient(cluster: &Cluster) -> Client {
     builder.connect(&cluster.url()).await.unwrap()
 }
 
-/// Returns the error of an acquire, once the client knows that its connection is lost.
+/// Returns the error of an acquire. First waits until the client knows that its connection is lost.
 async fn error_of(client: &Client, name: &str) -> Error {
     loop {
         let error = client.lock(name).try_acquire().await.unwrap_err();
@@ -355,7 +355,7 @@ async fn node_that_is_sent_to_itself_ends_with_the_time_for_a_reply() {
     assert!(error.to_string().contains(&slot.to_string()), "{error}");
 }
 
-/// The slot map leads to an address where no node ever was.
+/// The slot map contains an address at which there has never been a node.
 #[tokio::test]
 async fn slot_that_leads_to_nowhere_is_refused_with_its_address() {
     let cluster = Cluster::start(2, 0);

@@ -91,7 +91,7 @@ async fn every_feature_sleeps_through_a_move_of_its_slot() {
     leaves_nothing(|| cluster.keys()).await;
 }
 
-/// The releases at the end of the runtime reach the nodes to which the slots have moved.
+/// The releases that are sent when the runtime ends reach the nodes to which the slots have moved.
 #[test]
 fn runtime_end_after_a_move_leaves_nothing() {
     let cluster = Cluster::start(3, 0);
@@ -101,7 +101,8 @@ fn runtime_end_after_a_move_leaves_nothing() {
         company.clone().settles().await;
         let keys = cluster.keys();
         move_all(&cluster);
-        // A release at the end is sent once, so the clients must already know the new nodes.
+        // A release at the end of the runtime is sent only once, so the clients must already know
+        // the new nodes.
         for client in [&company.ours, &company.theirs] {
             for key in &keys {
                 let _ = client.inspect(key).await;

@@ -24,7 +24,8 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Starts the clients, which begin at once. All their names are in the slot of [`TAG`].
+    /// Starts the clients, which begin their work at once. All their names are in the slot of
+    /// [`TAG`].
     pub(crate) async fn start(cluster: &Cluster) -> Self {
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
@@ -71,7 +72,7 @@ impl Crew {
     pub(crate) async fn goes_on(&self) {
         let before: Vec<_> = self.done.iter().map(|n| n.load(Ordering::SeqCst)).collect();
         for (n, before) in before.into_iter().enumerate() {
-            // A request that waits for an open slot is abandoned after the limit for an outage.
+            // A request that waits for an open slot is abandoned after the outage timeout.
             let used = eventually("it is used", async || {
                 self.done[n].load(Ordering::SeqCst) > before + 1
             });
@@ -81,7 +82,7 @@ impl Crew {
         }
     }
 
-    /// Ends the work and judges it: no two holders overlapped, no call hangs, and nothing is left
+    /// Ends the work and checks it: no two holders overlapped, no call hangs, and no key is left
     /// behind. Returns the errors.
     pub(crate) async fn end(self, cluster: &Cluster) -> Vec<String> {
         drop(self.stop);
@@ -98,7 +99,7 @@ impl Crew {
     }
 }
 
-/// Asserts that every permit has been returned, and that nothing else is left behind.
+/// Asserts that every permit has been returned, and that no other key is left behind.
 pub(crate) async fn nothing_is_left(cluster: &Cluster, clients: &[&Client], places: &[&str]) {
     for place in places {
         let semaphore = clients[0].semaphore(format!("{place}permits"));

@@ -35,7 +35,8 @@ async fn keys_are_declared_when_that_is_set() {
     }
 }
 
-/// A node may deny a user the key with which operations find out whether the node has their slot.
+/// A node may deny a user access to the key that operations use to find out whether the node has
+/// their slot.
 #[tokio::test]
 async fn declared_keys_of_one_node_need_no_look() {
     let settings = RedisServer::builder().user("app", "pw");

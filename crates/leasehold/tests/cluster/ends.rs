@@ -10,8 +10,8 @@ use crate::support::ended::current_thread;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// An operation whose node is not known waits in the queue of its slot, which a task of the client's
-/// runtime drains.
+/// An operation whose node is not known waits in the queue of its slot. A task in the client's
+/// runtime drains that queue.
 #[test]
 fn operation_for_an_unknown_node_fails_after_the_runtime_ends() {
     let cluster = Cluster::start(2, 0);

@@ -63,7 +63,7 @@ async fn mapped_node_that_names_no_host_is_not_mapped_again() {
     // A mapped node redirects the client, even without naming a host.
     cluster.migrate(cluster.slot_of(&names[1][1]), 2);
     serves(&client, &names[1][1]).await;
-    // From here on only mapped nodes can report the slot map.
+    // From now on, only mapped nodes can report the slot map.
     let told = || {
         let calls = cluster.nodes()[1..].iter();
         calls.map(|node| node.calls("cluster|slots")).sum::<u64>()

@@ -33,7 +33,7 @@ async fn answers_that_name_another_node_are_counted() {
     assert!(asked >= 1.0, "{:?}", told.numbers);
 
     cluster.assign(slot, other());
-    // A client that learns of a move before it asks gets no `MOVED`.
+    // A client that learns of a move before it sends a request does not get a `MOVED` reply.
     for _ in 0..MOVES {
         cluster.migrate(slot, other());
         pair().await;

@@ -28,7 +28,7 @@ async fn slot_moves_disturb_nobody() {
     assert_eq!(errors, [""; 0], "no call fails");
 }
 
-/// Valkey moves slots like this from 9.0 on; other servers can't.
+/// Only Valkey 9.0 and later can move slots in this way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_that_move_at_once_disturb_nobody() {
     let cluster = Cluster::start(3, 0);
@@ -63,7 +63,8 @@ async fn open_slot_loses_no_hold() {
         .unwrap();
     let crew = Crew::start(&cluster).await;
     crew.goes_on().await;
-    // These requests use the same client, so its renewals would have to wait for them.
+    // These requests are sent by the same client. If they blocked it, its renewals would have to
+    // wait for them.
     let waiting: Vec<_> = (0..10)
         .map(|n| {
             let semaphore = client.semaphore(format!("{TAG}waits {n}"));
@@ -112,7 +113,7 @@ async fn open_slot_loses_no_hold() {
     crew.end(&cluster).await;
 }
 
-/// The new node accepts the request that follows `ASKING` on its connection, and no later one.
+/// The new node accepts only the one request that follows `ASKING` on its connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_node_takes_each_request_that_was_sent_on_to_it() {
     let cluster = Cluster::start(2, 0);
@@ -216,8 +217,8 @@ async fn renewals_pass_what_waits_for_its_slot() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// The keys of two readers are on two nodes. A reader that releases must not take the other for
-/// dead.
+/// The keys of two readers are on two nodes. A reader that releases its hold must not believe that
+/// the other reader is dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     let cluster = Cluster::start(2, 0);
@@ -227,8 +228,8 @@ async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     let leaves = builder.connect(&cluster.url()).await.unwrap();
     let stays = builder.connect(&cluster.url()).await.unwrap();
     let first = leaves.rw_lock("x").read().await.unwrap();
-    // Another client waits, so every key of the release exists. The server itself holds back a step
-    // that names a missing key of an open slot.
+    // Another client waits, so every key of the release exists. If a step names a missing key of an
+    // open slot, the server itself refuses it.
     let others = ["RPUSH", "leasehold:{x}:asking", "1234:1"];
     cluster.nodes()[from].command(&others).unwrap();
     let moved = cluster.keys();
@@ -239,7 +240,7 @@ async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     }
     let released = tokio::spawn(first.release());
     block_in_place(|| {
-        // The release has arrived, but can't run until the other reader's key has moved too.
+        // The release has arrived, but can't run until the other reader's key has moved, too.
         std::thread::sleep(Duration::from_millis(200));
         for key in cluster.keys_in(from, slot) {
             cluster.move_key(from, to, &key);
@@ -250,8 +251,7 @@ async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     second.release().await.expect("it was held all the time");
 }
 
-/// Each acquire is followed by its release before the acquire is answered, as when a wait is
-/// dropped.
+/// Each release is sent before its acquire is answered, as when a wait is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_names_move_together() {
     const NAMES: usize = 300;

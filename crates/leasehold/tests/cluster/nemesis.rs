@@ -1,9 +1,9 @@
-//! Several processes use every primitive, under names of one slot and of many, while slots move and
-//! masters change, die and are paused.
+//! Several processes use every primitive, under names in one slot and in many slots, while slots
+//! move and masters change, die and are paused.
 //!
 //! `LEASEHOLD_NEMESIS_MOVES`, `_OPEN`, `_ATOMIC`, `_FAILOVERS`, `_KILLS`, `_FREEZES` and `_LOSSES`
-//! set how often each fault happens. `LEASEHOLD_NEMESIS_SEED` repeats the choices of another run,
-//! but not what the processes make of them. `scripts/nemesis` runs a long form.
+//! set how often each fault happens. `LEASEHOLD_NEMESIS_SEED` repeats the random choices of another
+//! run, but the processes may react differently. `scripts/nemesis` runs a long form.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::support::child::{Child, job};
 const TEST: &str = "cluster::nemesis::a_process_of_its_own";
 const PROCESSES: usize = 2;
 const TASKS: usize = 10;
-/// Number of locks of each place that are held all the time.
+/// The number of locks in each place that are held all the time.
 const KEPT: usize = 20;
 /// The longest wait for the effect of a fault, so that a hopeless wait ends.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The time for which a slot is open. No request gives up waiting for the slot within this time.
+/// The time for which a slot is open. Requests wait for the slot for longer than this time.
 const OPEN: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,18 +38,18 @@ enum Trouble {
     Open,
     /// A slot moves at once, on servers that can do that.
     Atomic,
-    /// A replica takes over while its master runs on.
+    /// A replica takes over while its master is still running.
     FailOver,
     /// A master dies, and its replica has all of its data.
     Kill,
     /// A master is paused until its replica has taken over.
     Freeze,
-    /// A master dies in the middle of its work. All that no replica has is lost.
+    /// A master dies in the middle of its work. The data that no replica has is lost.
     Lose,
 }
 
 impl Trouble {
-    /// Each fault with its setting, and how often it happens without that setting.
+    /// Each fault with the setting for how often it happens, and the default of that setting.
     const ALL: [(Self, &str, usize); 7] = [
         (Self::Move, "MOVES", 4),
         (Self::Open, "OPEN", 1),

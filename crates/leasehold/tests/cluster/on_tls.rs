@@ -8,7 +8,7 @@ use tokio::task::block_in_place;
 
 use super::bad_input::names_at;
 
-/// Returns the settings of nodes whose certificates are for `localhost` alone.
+/// Returns the settings of nodes whose certificates are only for `localhost`.
 fn named() -> Builder {
     RedisServer::builder().tls_for(&["localhost"])
 }
@@ -18,7 +18,7 @@ async fn connect(cluster: &Cluster) -> Client {
     let builder = Client::builder()
         .tls_authorities(first.ca_pem())
         .reply_timeout(Duration::from_secs(2));
-    // The URL names one node, so the client only knows the others from the cluster.
+    // The URL names one node, so the client learns of the other nodes only from the cluster.
     let url = first.url().replace("rediss:", "rediss-cluster:");
     builder.connect(&url).await.unwrap()
 }

@@ -12,13 +12,13 @@ use super::worker::deadline_ns;
 use crate::support::child::{Child, job};
 
 const TEST: &str = "cluster::partition::a_client_of_its_own";
-/// A lease of which a third is longer than a master without the majority keeps serving, which is
-/// the node timeout of a second and a little more. So if the partition begins just after a renewal,
-/// no renewal falls into that time.
+/// The lease. A third of it is longer than a master in the minority keeps serving, which is the
+/// node timeout of a second and a little more. So if the partition begins just after a renewal, no
+/// other renewal is due while that master still serves.
 const LEASE: Duration = Duration::from_secs(12);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The host with a minority of the nodes, and the host with the majority.
+/// The host with the minority of the nodes, and the host with the majority.
 const FEW: usize = 0;
 const MOST: usize = 1;
 
@@ -57,7 +57,7 @@ fn client_with_a_minority_is_told_and_never_holds_beside_the_majority() {
     println!("told {told:?} behind its deadline, granted {granted_behind:?} behind it");
     assert!(granted >= valid_until, "two held it");
 
-    // The network is whole again, and the client now calls the new master.
+    // The partition has ended, and the client now calls the new master.
     hosts.join();
     waiter.finished();
     said(&holder, "again");
@@ -75,7 +75,7 @@ fn is_renewed(holder: &Child, cluster: &Cluster, replica: usize) -> usize {
     holder.count("renewed")
 }
 
-/// Returns how far a node has followed the master's writes.
+/// Returns how many of the master's writes a node has received, as a replication offset.
 fn offset(node: &RedisServer, field: &str) -> u64 {
     let info = node.command(&["INFO", "replication"]).unwrap();
     let info = info.as_text().unwrap();

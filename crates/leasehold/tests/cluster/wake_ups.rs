@@ -16,14 +16,14 @@ async fn client(cluster: &Cluster, peers: Peers) -> Client {
     builder.connect(&cluster.url()).await.unwrap()
 }
 
-/// Starts a waiter for the lock that asks only when something wakes it.
+/// Starts a waiter for the lock that sends requests only when something wakes it.
 async fn waiter(cluster: &Cluster, client: &Client) -> JoinHandle<LockGuard> {
     let before = asks(cluster);
     let lock = client.lock(NAME).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !cluster.channels().is_empty()).await;
-    // The waiter asks once when it begins, and once when its subscription is confirmed. The second
-    // request notices a release whose message did not arrive.
+    // The waiter asks the server once when it begins, and once when its subscription is confirmed.
+    // The second request notices a release whose message did not arrive.
     let asked = async || asks(cluster) >= before + 2;
     eventually("it has asked again", asked).await;
     waiter
@@ -37,8 +37,8 @@ fn asks(cluster: &Cluster) -> u64 {
 /// Waits until a client listens at this node. The limit is shorter than the ten seconds after which
 /// a client queries the slot map on its own.
 ///
-/// Servers before 7.0 have no channels of a slot. Each node forwards a message to all other nodes,
-/// so a waiter hears it at any node, and this returns at once.
+/// Servers before 7.0 do not have channels per slot. Each node forwards a message to all other
+/// nodes, so a waiter hears the message at any node, and this function returns at once.
 async fn listens_at(cluster: &Cluster, node: usize) {
     let node = &cluster.nodes()[node];
     let listens = eventually("it listens there", async || {
@@ -100,7 +100,7 @@ async fn each_sort_of_peers_wakes_its_own_kind_and_all() {
     }
 }
 
-/// Starts a client's waiter for the latch that asks only when something wakes it.
+/// Starts a waiter of this client for the latch. It sends requests only when something wakes it.
 async fn latch_waiter(cluster: &Cluster, client: &Client) -> JoinHandle<()> {
     let before = asks(cluster);
     let latch = client.count_down_latch(NAME).poll_interval(HOUR);
@@ -110,8 +110,8 @@ async fn latch_waiter(cluster: &Cluster, client: &Client) -> JoinHandle<()> {
     waiter
 }
 
-/// The two versions of Redisson publish by different transports. A waiter of this library listens
-/// to both, and republishes a message that arrived by only one of them.
+/// The two versions of Redisson publish in different ways. A waiter of this library listens to
+/// both, and republishes a message that arrived in only one of them.
 #[tokio::test]
 async fn waiter_passes_an_opened_latch_on() {
     use Peers::{All, Redisson3, Redisson4};
@@ -139,15 +139,17 @@ async fn waiter_passes_an_opened_latch_on() {
             let woken = tokio::time::timeout(Duration::from_secs(20), waiter);
             woken.await.expect("it is woken").unwrap();
         }
-        // The count-down, one request of each client, and one republished message for two waiters.
+        // These are the count-down, one request by each client, and one republished message for two
+        // waiters.
         assert!(asks(&cluster) <= before + 5, "{}", asks(&cluster) - before);
         drop((other, between));
         eventually("nobody listens", async || cluster.channels().is_empty()).await;
     }
 }
 
-/// The server refuses one sort of message: the user is not allowed to send it, or the server is too
-/// old to know it. The release succeeds anyway, and the other sort of message is sent.
+/// The server refuses one of the two sorts of messages: the user is not allowed to send it, or the
+/// server is too old to know it. The release succeeds anyway, and the other sort of message is
+/// sent.
 #[tokio::test]
 async fn release_wakes_where_messages_of_a_slot_are_refused() {
     let rules = match knows_shards() {
@@ -176,7 +178,7 @@ async fn waiters_follow_their_slot() {
         let to = 1 - cluster.owner(slot);
         map_is_left_alone(&cluster).await;
         block_in_place(|| cluster.migrate(slot, to));
-        // The waiter subscribes at the node that now sends the messages.
+        // The waiter subscribes to the channel on the node that now sends the messages.
         listens_at(&cluster, to).await;
         guard.release().await.unwrap();
         is_served(waiter).await;
@@ -198,8 +200,8 @@ async fn waiters_follow_a_failover() {
     is_served(waiter).await;
 }
 
-/// A server counts only the clients that listen at itself. Redisson listens at any node, and each
-/// of its asynchronous waiters needs a message.
+/// A server counts only the clients that are subscribed on that server. Redisson may subscribe on
+/// any node, and each of its asynchronous waiters needs a message.
 #[tokio::test]
 async fn a_count_of_receivers_keeps_no_message_back() {
     const PERMITS: u32 = 3;
@@ -217,7 +219,7 @@ async fn a_count_of_receivers_keeps_no_message_back() {
     assert_eq!(next_of(&mut heard, PERMITS).await, ["3", "0", "0"]);
 }
 
-/// Returns the texts of `count` messages.
+/// Returns the contents of `count` messages.
 async fn next_of(heard: &mut Heard, count: u32) -> Vec<String> {
     let mut texts = Vec::new();
     eventually("there is a message for each permit", async || {
@@ -228,8 +230,8 @@ async fn next_of(heard: &mut Heard, count: u32) -> Vec<String> {
     texts
 }
 
-/// In a cluster, a release can't find out whether a particular client hears its notification, so no
-/// waiter is registered for one.
+/// In a cluster, a release can't find out whether a particular client hears its notification. So
+/// waiters are not registered for notifications.
 #[tokio::test]
 async fn waiters_are_called_by_no_number() {
     let cluster = Cluster::start(2, 0);
@@ -250,8 +252,8 @@ async fn waiters_are_called_by_no_number() {
     assert!(!noted, "{touched:?}");
 }
 
-/// A client that asks again does not know at which nodes the other clients listen, so it must
-/// republish that permits are free.
+/// A client that asks again does not know on which nodes the other clients are subscribed, so it
+/// must republish the message that permits are free.
 #[tokio::test]
 async fn receivers_are_not_counted() {
     let cluster = Cluster::start(2, 0);

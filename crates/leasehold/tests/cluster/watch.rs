@@ -21,7 +21,8 @@ async fn watch_sees_releases_after_its_slot_has_moved() {
     let slot = cluster.slot_of("x");
     for _ in 0..3 {
         let guard = client.lock("x").acquire().await.unwrap();
-        // A first watch finds where the name is. Without polls, only a message can wake it.
+        // A first watch finds out which node has the name. Without polls, only a message can wake
+        // the second watch.
         let mut watch = other.watch("x").poll_interval(HOUR);
         until(&mut watch, |change| matches!(change, Change::Held(_))).await;
         let to = (cluster.owner(slot) + 1) % 3;

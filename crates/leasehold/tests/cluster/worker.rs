@@ -1,5 +1,5 @@
-//! A task that uses every primitive, and prints a line about each use. `account.rs` reads and
-//! judges these lines.
+//! A task that uses every primitive, and prints a line about each use. `account.rs` reads these
+//! lines and checks the uses.
 
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
@@ -18,7 +18,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(20);
 pub(crate) const PERMITS: u32 = 2;
 /// The shortest time for which a lock is held.
 const INSIDE: Duration = Duration::from_millis(1);
-/// Time within which every call ends, under any fault of the cluster.
+/// The time within which every call ends, under any fault of the cluster.
 const LONGEST: Duration = Duration::from_secs(90);
 
 /// The job that a task does again and again.
@@ -53,7 +53,7 @@ pub(crate) const JOBS: [Job; 10] = [
 pub(crate) const TAG: &str = "{crew}:";
 /// A name in the slot of [`TAG`].
 const TAGGED: &str = "crew";
-/// The prefixes of names that are each in a slot of its own.
+/// The prefixes of names, each of which is in a slot of its own.
 pub(crate) const PLACES: [&str; 3] = ["one ", "two ", "three "];
 
 /// The receiver of the lines, which writes them at once.
@@ -97,7 +97,7 @@ impl Worker {
         kept
     }
 
-    /// Releases the locks. Prints the reason for each one that was lost in between.
+    /// Releases the locks. For each lock that was lost in between, prints the reason.
     pub(crate) async fn give_back(&self, kept: Vec<LockGuard>) {
         for guard in kept {
             if let Err(error) = guard.release().await {
@@ -147,7 +147,7 @@ impl Worker {
                     .await
             }
             Job::Permit => {
-                // One more than there are permits, so one of them has to wait on any machine.
+                // There is one more task than permits, so one task has to wait on any machine.
                 let takes = (1..=PERMITS + 1).map(|nth| self.take_permit(place, INSIDE * nth));
                 join_all(takes).await.into_iter().collect()
             }
@@ -157,7 +157,8 @@ impl Worker {
                     .await
             }
             Job::Latch => {
-                // A latch's name has no braces; a tag's own name is in its slot.
+                // This latch gets a name without braces. The name inside a tag's braces is in the
+                // slot of the tag.
                 let latch = match place {
                     TAG => client.count_down_latch(TAGGED),
                     _ => client.count_down_latch(name("latch")),

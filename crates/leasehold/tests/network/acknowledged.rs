@@ -126,7 +126,7 @@ async fn told_in_time(server: &Embedded, guard: &LockGuard) {
     assert!(server.keys().contains(&guard.name().to_owned()));
 }
 
-/// Each hold is first renewed alone, and then with other holds in one request.
+/// Each hold is first renewed on its own, and then with other holds in one request.
 #[tokio::test(start_paused = true)]
 async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
     let server = Embedded::new();
@@ -248,8 +248,8 @@ async fn unconfirmed_downgrade_of_a_removed_lock_leaves_no_key() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// Holds that need no confirmation are renewed at the same time, and their renewals confirm nothing
-/// for the other holds.
+/// Holds that do not need a confirmation are renewed at the same time. Their renewals do not
+/// confirm the other holds.
 #[tokio::test(start_paused = true)]
 async fn renewals_with_and_without_confirmations_are_told_apart() {
     let server = Embedded::new();

@@ -7,7 +7,7 @@ use leasehold::{Guard, LockGuard};
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Time within which a client notices a change of the clock.
+/// The time within which a client notices a change of the clock.
 const SOON: Duration = Duration::from_millis(250);
 
 /// Returns a client that has been idle for some time, so that its timers are set for a long sleep.

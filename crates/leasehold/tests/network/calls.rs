@@ -1,4 +1,5 @@
-//! Clients that wait for one plain lock: a release notifies one of them, and the others do not ask.
+//! Clients that wait for one plain lock: a release notifies one of them, and the others do not send
+//! a request.
 
 use leasehold::testing::history::Recorder;
 use leasehold::{Lock, LockGuard};
@@ -15,7 +16,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Returns how often the waiter has asked.
+    /// Returns how many requests the waiter has sent.
     fn asked(&self) -> usize {
         self.sent.asks()
     }
@@ -27,7 +28,7 @@ impl Waiting {
         self.waiter.abort();
     }
 
-    /// Ends as in [`dies`](Self::dies), together with its connections.
+    /// Ends the waiter as [`dies`](Self::dies) does, and also its client's connections.
     fn is_killed(&self) {
         self.dies();
         self.client.1.refuse(true);
@@ -38,7 +39,7 @@ async fn waits(server: &Embedded) -> Waiting {
     let (client, network, sent) = near(server);
     let lock = client.lock("x");
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    // The waiter asks, subscribes, and asks again.
+    // The waiter asks the server, subscribes, and asks again.
     sleep(10 * MS).await;
     assert!(!waiter.is_finished());
     Waiting {
@@ -48,7 +49,7 @@ async fn waits(server: &Embedded) -> Waiting {
     }
 }
 
-/// Returns a holder that had to wait for the lock, so it knows that the lock is contended.
+/// Returns a holder that had to wait for the lock, and so knows that the lock is contended.
 async fn held(server: &Embedded) -> (LockGuard, (Client, Network)) {
     let before = server.client().lock("x").acquire().await.unwrap();
     let (client, network, _) = near(server);
@@ -74,7 +75,7 @@ async fn release_calls_the_client_that_came_first() {
     let guard = first.waiter.await.unwrap();
     assert!(start.elapsed() <= 2 * MS, "{:?}", start.elapsed());
     sleep(MS).await;
-    // No other client asks until one of them checks whether the first is dead.
+    // No other client sends a request until one of them checks whether the first client is dead.
     assert_eq!(
         others.iter().map(Waiting::asked).collect::<Vec<_>>(),
         asked[1..]
@@ -169,7 +170,7 @@ async fn client_that_gives_up_is_called_no_more() {
     guard.release().await.unwrap();
     sleep(10 * MS).await;
     assert_eq!(server.keys(), [""; 0]);
-    // A waiter with a limited wait leaves nothing behind either.
+    // A waiter with a time limit also leaves nothing behind.
     let (guard, _holder) = held(&server).await;
     let (client, _network, _) = near(&server);
     let lock = client.lock("x");
@@ -195,8 +196,9 @@ async fn busy(lock: Lock, who: String, recorder: Recorder, end: Instant) -> (Dur
     (longest, held)
 }
 
-/// Records the requests, and lets each take a time of its own, about a millisecond. If polls and
-/// releases were always in step, that would be a coincidence that no real network produces.
+/// Records the requests, and makes each of them take about a millisecond, with random differences.
+/// Without these, polls and releases would always be in step, which does not happen on a real
+/// network.
 pub(super) fn takes_about_a_millisecond(network: &Network) -> Sent {
     let sent = Sent::default();
     let noted = sent.clone();
@@ -230,7 +232,8 @@ async fn a_hundred_processes_ask_seldom_and_have_their_turns() {
     let asks: usize = clients.iter().map(|(_, _, sent)| sent.asks()).sum();
     let asks = asks as f64 / f64::from(holds);
     assert!(asks <= 10.0, "{asks} asks a hold");
-    // A process waits longest for the slice in which it holds the lock several times.
+    // The longest wait is the one before a slice, in which the process then holds the lock several
+    // times.
     let longest = results.iter().map(|(longest, _)| *longest).max().unwrap();
     let mean = results
         .iter()

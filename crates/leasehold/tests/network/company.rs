@@ -1,4 +1,5 @@
-//! Every feature through every fault that needs no server, with all settings that every handle has.
+//! Every feature during every fault that can be tested without a server, with all settings that
+//! every handle has.
 
 use leasehold::testing::Machine;
 use leasehold::{Acknowledgement, AnyLock, ClientBuilder, Owner};
@@ -46,7 +47,7 @@ impl Site {
         }
     }
 
-    /// Brings every feature through the fault, and checks that nothing is left behind.
+    /// Uses every feature during the fault, and checks that nothing is left behind.
     async fn goes_through(&self, set: fn(AnyLock) -> AnyLock, trouble: impl AsyncFnOnce()) {
         let [ours, theirs] = &self.clients;
         let company = Company {

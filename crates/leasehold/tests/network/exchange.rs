@@ -110,7 +110,7 @@ async fn a_dropped_permit_serves_the_next_waiter() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// If it did not, the next waiter and all other processes would wait for the end of a lease.
+/// Otherwise the next waiter and all other processes would wait until a lease ends.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_not_polled_serves_the_next_waiter() {
     let server = Embedded::new();
@@ -255,7 +255,8 @@ async fn release_of_a_lost_permit_says_so() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// Before a permit can be swapped, the permits that are in use beyond the limit must be released.
+/// If more permits are in use than the semaphore has, the surplus must be released before a permit
+/// can be swapped.
 #[tokio::test(start_paused = true)]
 async fn no_permit_is_exchanged_while_too_many_are_in_use() {
     let server = Embedded::new();
@@ -373,7 +374,7 @@ enum Released {
     NotPolled,
 }
 
-/// The first request that swaps permits, or each of them, ends in one of these ways.
+/// The first request that swaps permits, or each such request, ends in one of these ways.
 #[tokio::test(start_paused = true)]
 async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
     let near = Fate::delivered(MS, MS);
@@ -424,7 +425,7 @@ async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
                 }
             }
             let second = second.await.unwrap();
-            // No waiter waits for the end of a lease. A duplicate that is later than any reply
+            // No waiter had to wait until a lease ended. A duplicate that is later than any reply
             // arrives after 1010 ms.
             assert!(start.elapsed() < 1100 * MS, "{case}: {:?}", start.elapsed());
             assert_eq!(counts(&server).await, (0, 1), "{case}");
@@ -436,7 +437,7 @@ async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
 }
 
 /// Starts `tasks` tasks that each use one permit all the time, for `hold` each time. Every use is
-/// judged.
+/// recorded and checked.
 fn busy(
     client: &Client,
     tasks: usize,

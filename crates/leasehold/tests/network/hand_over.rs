@@ -134,9 +134,9 @@ async fn a_handed_over_hold_is_told_as_the_next_holders() {
     assert_eq!(client.holds().len(), 0);
 }
 
-/// The id belongs to the server's grant. Within the grant's first second, an operator who saw the
-/// id under one holder can take the lock from the next holder of the same client. Once the lock has
-/// returned to the server, the id ends no hold.
+/// The id belongs to the server's grant. Within the first second after the grant, an operator who
+/// saw the id with one holder may take the lock from the next holder of the same client. Once the
+/// lock has returned to the server, this id no longer ends any hold.
 #[tokio::test(start_paused = true)]
 async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     let server = Embedded::new();
@@ -180,8 +180,8 @@ async fn ids_of<K: kind::Kind<Guard = LockGuard>>(
     ids
 }
 
-/// Even if the process keeps the lock for long, an operator who looks at the holder and then forces
-/// the lock by its id takes it from that holder.
+/// Even if the process keeps the lock for a long time, an operator who looks up the holder and then
+/// ends its hold by this id takes the lock from that holder.
 #[tokio::test(start_paused = true)]
 async fn id_passes_on_for_no_longer_than_a_second() {
     let server = Embedded::new();
@@ -296,7 +296,7 @@ async fn a_release_sent_again_does_not_speak_for_a_lock_that_another_has() {
 }
 
 /// The first holder waits for the reply to the last release. That reply does not say whether the
-/// hold had been lost either.
+/// hold had been lost before, either.
 #[tokio::test(start_paused = true)]
 async fn an_earlier_holder_hears_that_nobody_can_know() {
     for dropped in [false, true] {
@@ -393,8 +393,8 @@ async fn release_of_a_lost_lock_says_so_after_handing_it_over() {
     assert!(server.client().lock("x").force_unlock().await.unwrap());
     let lost = first.release().await.unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::Lost, "{lost}");
-    // The second holder was handed a lock that had already been lost. It learned so from the same
-    // request.
+    // The second holder was handed a lock that had already been lost. It learned of the loss from
+    // the same request.
     let second = second.await.unwrap();
     assert_eq!(second.loss(), Some(LossReason::Forced));
 }
@@ -420,7 +420,8 @@ async fn a_dropped_release_leaves_no_other_without_answer() {
     let first = tokio::spawn(first.release());
     let second = second.await.unwrap();
     others_go_on().await;
-    // The request that confirms the first release is under way, and does not confirm the second.
+    // The request that confirms the first release is under way. It does not confirm the second
+    // release.
     let second = tokio::spawn(second.release());
     let third = third.await.unwrap();
     // This release is sent to the server, which answers it although no future waits for the reply.
@@ -520,7 +521,8 @@ async fn hand_over_can_be_turned_off() {
     second.await.unwrap().release().await.unwrap();
 }
 
-/// Starts `tasks` tasks that use the lock all the time. Every wait and every hold is judged.
+/// Starts `tasks` tasks that use the lock all the time. Every wait and every hold is recorded and
+/// checked.
 fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;
     let task = |n| {
@@ -578,8 +580,8 @@ async fn longest_wait_at(distance: Duration) -> Duration {
 async fn far_waiters_have_their_turn_beside_a_busy_process() {
     for distance in 0..=7 {
         let longest = longest_wait_at(MS * distance).await;
-        // A near waiter is served after every slice of the busy process, a far one after every
-        // fourth.
+        // A near waiter is served after every slice of the busy process, and a far waiter after
+        // every fourth slice.
         let limit = MS * if distance <= 1 { 40 } else { 200 };
         assert!(longest <= limit, "{longest:?} at {distance} ms");
     }

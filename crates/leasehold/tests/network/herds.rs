@@ -1,4 +1,4 @@
-//! Many processes that want one name, each once: the number of requests of a process hardly depends
+//! Many processes that want one name, each once. The number of requests per process hardly depends
 //! on the number of processes.
 
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use super::*;
 
 type Used = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Time for which each process holds what it waited for.
+/// The time for which each process holds the lock or permit after its wait.
 const HELD: Duration = Duration::from_millis(50);
 
 /// Returns a client of another process.
@@ -25,7 +25,7 @@ fn process(server: &Embedded) -> (Client, Network, Sent) {
     (client, network, sent)
 }
 
-/// Makes each of `processes` processes use the name once. Returns the mean number of requests of a
+/// Makes each of `processes` processes use the name once. Returns the mean number of requests per
 /// process.
 async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used) -> f64 {
     let server = Embedded::new();
@@ -50,9 +50,9 @@ async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used
     asked as f64 / processes as f64
 }
 
-/// Asserts that with eight times as many processes, each process asks about one and a half times as
-/// often. In many runs the mean factor is 1.4 to 1.5 for each kind. Delays are random, so a single
-/// run may differ from it by a fifth; with a thundering herd, the factor would be 5.
+/// Asserts that with eight times as many processes, each process sends about one and a half times
+/// as many requests. In many runs the mean factor is 1.4 to 1.5 for each kind. Delays are random,
+/// so a single run may differ from it by a fifth; with a thundering herd, the factor would be 5.
 async fn assert_flat(asks: &[Step], uses: impl Fn(Client) -> Used) {
     let (mut few, mut many) = (0.0, 0.0);
     for _ in 0..2 {
@@ -171,7 +171,7 @@ async fn permits_call_as_many_clients_as_they_serve() {
     let waiting = wait_for(&server, &[1, 3, 1, 2, 1]).await;
     let before = asked(&waiting);
     local.add_permits(3).await.unwrap();
-    // Clients that are not notified would not ask within this time.
+    // Clients that are not notified would not send a request within this time.
     sleep(3 * MS).await;
     assert_eq!(served(&waiting), [true, false, true, false, true]);
     let asks: Vec<_> = asked(&waiting)
@@ -180,8 +180,8 @@ async fn permits_call_as_many_clients_as_they_serve() {
         .map(|(now, then)| now - then)
         .collect();
     assert_eq!(asks, [1, 0, 1, 0, 1]);
-    // A client that wants more permits than are free delays no other client, and is notified once
-    // enough are free.
+    // A client that wants more permits than are free does not delay other clients, and is notified
+    // once enough permits are free.
     sleep(200 * MS).await;
     local.add_permits(3).await.unwrap();
     sleep(3 * MS).await;
@@ -192,8 +192,8 @@ async fn permits_call_as_many_clients_as_they_serve() {
     }
 }
 
-/// Even if the release takes long, the server remembers the waiting clients, which ask at growing
-/// intervals, or as rarely as their `poll_interval` says.
+/// Even if the lock is not released for a long time, the server remembers the waiting clients. They
+/// send requests at growing intervals, or as rarely as their `poll_interval` says.
 #[tokio::test(start_paused = true)]
 async fn waiting_clients_are_not_forgotten_in_a_long_hold() {
     let seldom = |semaphore: leasehold::Semaphore| semaphore.poll_interval(60_000 * MS);
@@ -239,8 +239,9 @@ async fn reads(client: Client) {
 
 const READS_FOR: Duration = Duration::from_secs(12);
 
-/// Returns how long another writer waits. It arrives while two readers alternate, and after eight
-/// writers that do not keep the readers out: either they are dead, or they yield to readers.
+/// Returns how long another writer waits. This writer arrives while two readers alternate, and
+/// after eight other writers. Those do not keep the readers out, because they are dead, or because
+/// they yield to readers.
 async fn one_more_writer_waits(they_live: bool) -> Duration {
     let server = Embedded::new();
     let readers = [process(&server), process(&server)];
@@ -283,12 +284,12 @@ async fn one_more_writer_waits(they_live: bool) -> Duration {
 async fn writer_behind_others_keeps_new_readers_out() {
     let waited = one_more_writer_waits(false).await;
     assert!(waited <= READS_FOR, "{waited:?}");
-    // A reader is served after each of the other writers, and before this one.
+    // A reader is served after each of the other writers, and before this writer.
     let waited = one_more_writer_waits(true).await;
     assert!(waited <= 11 * READS_FOR + 1000 * MS, "{waited:?}");
 }
 
-/// A client that has disconnected hears no notification, so the next client gets the permit at
+/// A client that has disconnected can't hear a notification, so the next client gets the permit at
 /// once.
 #[tokio::test(start_paused = true)]
 async fn permit_is_for_the_next_client_when_the_first_is_gone() {
@@ -303,7 +304,7 @@ async fn permit_is_for_the_next_client_when_the_first_is_gone() {
                 // The client removes itself from the list.
                 waiter.abort();
             } else {
-                // Its connection ends, and no request is sent.
+                // The connection ends, and the client does not send a request.
                 process.1.on_request(|_| Fate::default().request_lost());
                 waiter.abort();
                 process.1.refuse(true);
@@ -333,13 +334,14 @@ async fn call_for_a_waiter_that_has_gone_is_passed_on() {
     first.waiter.abort();
     let next = waiting.remove(0);
     let permit = next.waiter.await.unwrap();
-    // This takes two requests. Without the notification, the next client would ask after 5 ms.
+    // This takes two requests. Without the notification, the next client would send its request
+    // only after 5 ms.
     assert!(start.elapsed() <= 4 * MS, "{:?}", start.elapsed());
     assert_eq!(first.process.2.count(Step::SemaphoreDelist), 1);
     permit.release().await.unwrap();
 }
 
-/// Readers are let in together, and each of them is served while many writers wait.
+/// Readers get the lock at the same time, and each reader is served while many writers wait.
 #[tokio::test(start_paused = true)]
 async fn readers_beside_many_writers_exclude_them_and_get_in() {
     let (server, recorder) = (Embedded::new(), Recorder::new());

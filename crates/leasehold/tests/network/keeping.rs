@@ -1,5 +1,5 @@
-//! A lock that remains locked for some time after its holder has ended, or until its lease ends:
-//! the clients that wait for its end, and the earlier holders of the same process.
+//! A lock that stays locked for some time after its holder has left, or until its lease ends. The
+//! tests concern the clients that wait for the lock, and the earlier holders of the same process.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +29,7 @@ fn kinds(client: &Client) -> [AnyLock; 4] {
     [
         client.lock("x").into(),
         client.fenced_lock("x").into(),
-        // Its waiters rarely ask, although no message wakes them.
+        // Its waiters rarely send a request, even if no message wakes them.
         client.fair_lock("x").waiter_timeout(HOUR).into(),
         client.rw_lock("x").write_lock().into(),
     ]
@@ -40,8 +40,8 @@ fn waits(lock: AnyLock) -> JoinHandle<LockGuard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
-/// Records the steps of the requests from now on. The reply to a `slow` step takes `delay`, any
-/// other reply a millisecond.
+/// Records the steps of the requests that are sent from now on. The reply to a `slow` step takes
+/// `delay`, any other reply a millisecond.
 fn notes_requests(network: &Network, slow: Step, delay: Duration) -> Arc<Mutex<Vec<Step>>> {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&sent);
@@ -57,7 +57,7 @@ fn notes_requests(network: &Network, slow: Step, delay: Duration) -> Arc<Mutex<V
     sent
 }
 
-/// A waiter is woken by messages, and at the end that the server reported.
+/// A waiter is woken by messages, and at the end of the hold that the server has reported.
 #[tokio::test(start_paused = true)]
 async fn waiters_learn_the_end_of_a_kept_lock() {
     for own in [false, true] {
@@ -81,8 +81,8 @@ async fn waiters_learn_the_end_of_a_kept_lock() {
     }
 }
 
-/// The reader asked before the lock was kept. In spite of its long poll interval, it asks at the
-/// new end.
+/// The reader sent its request before the lock was kept. In spite of its long poll interval, the
+/// reader asks again at the new end of the hold.
 #[tokio::test(start_paused = true)]
 async fn a_reader_learns_the_end_of_a_kept_write_lock() {
     let server = Embedded::new();
@@ -137,8 +137,9 @@ async fn the_answer_to_a_kept_lock_is_the_word_for_those_before() {
     assert!(start.elapsed() < 20 * MS, "{:?}", start.elapsed());
 }
 
-/// A renewal that will confirm the first release is under way, and the second release waits for a
-/// confirmation too. No later request asks for one, even if the future of `keep_for` is dropped.
+/// A renewal that will confirm the first release is under way, and the second release also waits
+/// for a confirmation. No later request is sent to get that confirmation, even if the future of
+/// `keep_for` is dropped.
 #[tokio::test(start_paused = true)]
 async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
     for dropped in [false, true] {
@@ -182,8 +183,9 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
     }
 }
 
-/// A renewal of several holds finds that one of them has more than a lease left, so this hold would
-/// next be renewed alone. Before that reply arrives, `keep_for` keeps the hold.
+/// A renewal of several holds finds that one of them has more than a lease left, so the next
+/// renewal of this hold would be sent for it alone. Before that reply arrives, `keep_for` keeps the
+/// hold.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
     let server = Embedded::new();
@@ -191,7 +193,7 @@ async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
     let lock = client.lock("x").owned_by(&Owner::new());
     let guard = lock.acquire().await.unwrap();
     let longer = lock.clone().lease(60_000 * MS).acquire().await.unwrap();
-    // Both holds draw the same time for their renewal, so that one request renews both.
+    // Both holds draw the same random time for their renewal, so that one request renews both.
     fastrand::seed(1);
     longer.release().await.unwrap();
     fastrand::seed(1);
@@ -227,7 +229,7 @@ async fn a_request_that_arrives_late_does_not_lengthen_a_kept_lock() {
             _ => Fate::delivered(MS, MS),
         });
         let case = format!("{:?}", kinds(&client)[kind]);
-        // First right after the acquire, and then right after an extension.
+        // The request is sent first right after the acquire, and then right after an extension.
         for extended in [false, true] {
             let guard = kinds(&client)[kind].acquire().await.unwrap();
             if extended {
@@ -399,7 +401,7 @@ async fn a_loss_that_is_found_at_the_end_is_told_to_the_hook() {
     let forced = client.force_release("turned", guard.holder_id()).await;
     assert!(forced.unwrap());
     lost(guard.downgrade().await.map(drop), "turned");
-    // The hook is called once, although a later request discovers the loss too.
+    // The hook is called only once, although a later request also discovers the loss.
     let guard = client.lock("extended").acquire().await.unwrap();
     client.lock("extended").force_unlock().await.unwrap();
     lost(guard.extend(30_000 * MS).await, "extended");

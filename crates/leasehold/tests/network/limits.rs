@@ -1,5 +1,5 @@
-//! A line of waiters for a server that is silent or unreachable. Each waiter ends by its own
-//! limits, and none reports a holder that no server has named.
+//! A line of waiters for a server that is silent or unreachable. The wait of each waiter ends by
+//! its own limits. A waiter reports a holder only if a server has named it.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Random histories of the majority lock: five servers that lose holds, and an unreliable network
-//! between each process and each server. `restarts.rs` tests the effects of one server that
-//! forgets.
+//! between each process and each server. `restarts.rs` tests the effects of one server that forgets
+//! its holds.
 //!
 //! `LEASEHOLD_MAJORITY_SEED` plays one seed, `LEASEHOLD_MAJORITY_SEEDS` sets the number of seeds.
 
@@ -34,8 +34,7 @@ impl Stage {
         Self::of(masters.take(MASTERS).collect(), rng)
     }
 
-    /// Makes a stage whose clocks are so far apart that the clocks alone would not make tokens
-    /// rise.
+    /// Makes a stage whose server clocks differ too much for the clocks alone to make tokens rise.
     fn with_clocks_apart(rng: &mut Rng) -> Self {
         let masters = (0..MASTERS).map(|_| {
             let master = Embedded::new();
@@ -293,7 +292,7 @@ async fn failing_networks_cause_no_multi_lock_overlap() {
     }
 }
 
-/// Groups with values in common, on a network that loses, delays and duplicates requests.
+/// Groups that have values in common, on a network that loses, delays and duplicates requests.
 #[tokio::test(start_paused = true)]
 async fn failing_networks_cause_no_group_overlap() {
     for seed in seeds() {

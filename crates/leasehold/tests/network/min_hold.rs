@@ -13,9 +13,9 @@ use super::{Fate, LossReason, MS, Network};
 
 /// The lease of the clients.
 const LEASE: Duration = Duration::from_secs(10);
-/// A minimum that is shorter than the lease, and one that is longer.
+/// A minimum that is shorter than the lease, and a minimum that is longer.
 const LEAST: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(60)];
-/// The most that a request, a message and a poll take.
+/// The longest time that a request, a message and a poll take.
 const SLACK: Duration = Duration::from_millis(1200);
 
 fn client(server: &Embedded) -> (Client, Network) {
@@ -48,7 +48,7 @@ fn plain(client: &Client, kind: usize) -> AnyLock {
     }
 }
 
-/// The ways in which a guard can end before the minimum time is over.
+/// The ways in which a guard can end before the minimum time has passed.
 const ENDS: [&str; 3] = ["released", "dropped", "killed"];
 
 async fn end(how: &str, guard: LockGuard, network: &Network) {
@@ -56,7 +56,7 @@ async fn end(how: &str, guard: LockGuard, network: &Network) {
         "released" => guard.release().await.unwrap(),
         "dropped" => drop(guard),
         _ => {
-            // The process sends nothing from now on, not even a release.
+            // From now on, the process does not send anything, not even a release.
             network.on_request(|_| Fate::delivered(MS, MS).request_lost());
             drop(guard);
         }
@@ -80,7 +80,7 @@ async fn a_lock_stays_locked_for_its_minimum_time_however_its_guard_ends() {
                 assert!(next.try_acquire().await.unwrap().is_none(), "{case}");
                 next.acquire().await.unwrap().release().await.unwrap();
                 let held = begun.elapsed();
-                // A killed holder also has the rest of its lease.
+                // After a killed holder, the lock also stays locked for the rest of the lease.
                 let most = match how {
                     "killed" => least.max(LEASE),
                     _ => least,
@@ -125,7 +125,8 @@ async fn a_hold_that_outlasts_its_minimum_time_is_like_any_other() {
     }
 }
 
-/// A waiter of the same process is not quicker than others, and later ones hand the lock over again.
+/// A waiter in the same process does not get the lock earlier than others. Later waiters hand the
+/// lock over again.
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_not_handed_over_before_its_minimum_time() {
     let least = LEAST[0];
@@ -162,7 +163,7 @@ async fn a_lock_is_not_handed_over_before_its_minimum_time() {
 async fn an_acquire_that_is_dropped_keeps_nothing() {
     let server = Embedded::new();
     let (client, network) = client(&server);
-    // The reply takes longer than the acquire is polled for.
+    // The reply arrives after the acquire is no longer polled.
     network.on_request(|_| Fate::delivered(MS, 50 * MS));
     let lock = client.lock("x").min_hold(LEAST[1]);
     assert!(tokio::time::timeout(10 * MS, lock.acquire()).await.is_err());
@@ -267,7 +268,8 @@ async fn expect_no_longer_than_the_server(client: &Client, valid_until: Instant,
     assert!(valid_until <= Instant::now() + left, "{case}: {left:?}");
 }
 
-/// A hold that did not come from an acquire has no minimum, or has it on the server, too.
+/// A hold that was not granted to an acquire either has no minimum, or also has this minimum on the
+/// server.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_was_passed_on_lasts_no_longer_than_on_the_server() {
     let least = LEAST[1];

@@ -1,8 +1,9 @@
-//! Every pair of things that users do with a lock, at the same time under one name. Tasks of one
-//! process do the two things in turn, beside tasks of another process. Each kind of lock is used,
-//! and each history is judged: no two holders overlap, every task is served, and nothing is left.
+//! Every pair of actions that users take with a lock, at the same time and under one name. Tasks in
+//! one process take the two actions in turn, and so do tasks in another process at the same time.
+//! Each kind of lock is used, and each history is checked: no two holders overlap, every task is
+//! served, and nothing is left.
 //!
-//! `LEASEHOLD_PAIRS_SEEDS` sets the number of seeds that are played of each pair.
+//! `LEASEHOLD_PAIRS_SEEDS` sets the number of seeds that are played for each pair.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -22,10 +23,11 @@ use tokio::time::timeout;
 use super::*;
 
 const LEASE: Duration = Duration::from_millis(600);
-/// Time for which a hold is kept or forgotten.
+/// The time for which a hold is kept or forgotten.
 const LEFT: Duration = Duration::from_millis(80);
 const MAXIMUM: Duration = Duration::from_millis(20);
-/// A limit above all that a pair waits for together: leases, reservations, places in line.
+/// A limit above the sum of everything for which a pair waits: leases, reservations, places in
+/// line.
 const LONGEST: Duration = Duration::from_secs(120);
 const MASTERS: usize = 3;
 const ROUNDS: usize = 3;
@@ -105,7 +107,7 @@ const ACTS: [Act; 20] = [
     Act::ChangesSides,
 ];
 
-/// One process: a client of each server.
+/// One process, with a client of each server.
 struct Process {
     clients: Vec<Client>,
     networks: Vec<Network>,
@@ -474,7 +476,7 @@ impl Holding<'_> {
     /// Force-unlocks the hold, as an operator does.
     async fn force(&self, held: &Held) {
         let client = &self.stage.theirs.clients[0];
-        // A holder that learns of this later may have relied on its hold until then.
+        // The holder may learn of this later, and may have relied on its hold until then.
         self.stage.recorder.promise_ends_here();
         let forced = match self.stage.kind {
             Kind::Plain | Kind::Several | Kind::Majority => client.lock("x").force_unlock().await,
@@ -532,11 +534,11 @@ impl Holding<'_> {
         for guard in [theirs, ours] {
             match guard {
                 Err(error) if error.is_transient() => {
-                    // The limit ended before the reply arrived.
+                    // The time limit passed before the reply arrived.
                 }
                 Err(error) => self.stage.refused(&error),
                 Ok(None) => {}
-                // The guard is a reader's, or its holder has already lost the lock.
+                // The guard belongs to a reader, or its holder has already lost the lock.
                 Ok(Some(guard)) => {
                     let held = guard.is_held();
                     self.stage.given_back(held, guard.release().await);
@@ -552,7 +554,7 @@ fn was_held(held: &Held) -> bool {
     of_either!(held, held => held.is_held())
 }
 
-/// Polls a future, but pauses now and then for a while.
+/// Polls a future, but sometimes pauses for a while.
 async fn now_and_then<F: Future>(rng: &mut Rng, future: F) -> F::Output {
     let (mut future, mut pause) = (pin!(future), None);
     poll_fn(|context| {
@@ -575,7 +577,7 @@ async fn now_and_then<F: Future>(rng: &mut Rng, future: F) -> F::Output {
     .await
 }
 
-/// Acquires the lock with another client of its own, and closes that client.
+/// Acquires the lock with another client, and closes that client.
 async fn closes_its_client(stage: &Stage, rng: &mut Rng) {
     let process = Process::new(&stage.servers, stage.has(Act::IsConfirmed), rng);
     stage.act(&process, Act::Holds, rng).await;

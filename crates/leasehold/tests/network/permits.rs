@@ -32,8 +32,8 @@ async fn held(
     (permits, waiters)
 }
 
-/// Before a permit can be handed over, the permits that are in use beyond the limit must be
-/// released.
+/// If more permits are in use than the semaphore has, the surplus must be released before a permit
+/// can be handed over.
 #[tokio::test(start_paused = true)]
 async fn no_permit_passes_on_while_too_many_are_in_use() {
     for dropped in [false, true] {
@@ -60,8 +60,8 @@ async fn no_permit_passes_on_while_too_many_are_in_use() {
         let seen = server.client().semaphore("x");
         assert_eq!(seen.available_permits().await.unwrap(), -1);
         drop(permits);
-        // Two waiters already have a permit, and one permit is too many. The other waiters get
-        // theirs one after the other.
+        // Two waiters already have a permit each, and one permit more than allowed is in use. The
+        // other waiters get their permits one after the other.
         for waiter in waiters {
             waiter.await.unwrap().release().await.unwrap();
         }
@@ -69,9 +69,9 @@ async fn no_permit_passes_on_while_too_many_are_in_use() {
     }
 }
 
-/// Lets four tasks of each of three clients use the only permit all the time, for 2 ms each. Of the
-/// waiting clients, the same one always hears of a release first. Returns how often each client had
-/// the permit, and the longest wait.
+/// Lets four tasks of each of three clients use the only permit all the time, for 2 ms each. Among
+/// the waiting clients, it is always the same one that hears of a release first. Returns how often
+/// each client had the permit, and the longest wait.
 async fn three_alike<P>(
     acquire: impl AsyncFn(&Client) -> P,
     release: impl AsyncFn(P),

@@ -77,7 +77,7 @@ async fn a_report_before_the_end_starts_the_renewals_again() {
     let lock = client.lock("x").progress_within(WITHIN);
     let guard = lock.acquire().await.unwrap();
     assert!(guard.stalled().await >= WITHIN);
-    // Until the next renewal is due, and refused.
+    // Wait until the next renewal is due, and refused.
     sleep(LEASE / 2).await;
     assert!(guard.is_held());
     guard.progress();
@@ -241,7 +241,7 @@ async fn the_end_of_the_maximum_is_announced_once_and_costs_no_request() {
     sleep(LEASE).await;
     assert_eq!(told.lock().unwrap().len(), 1);
 
-    // A maximum that is shorter, a fixed lease, and a later re-entry that ends earlier.
+    // The cases are a shorter maximum, a fixed lease, and a later re-entry that ends earlier.
     let (owner, fixed) = (Owner::new(), client.lock("x").fixed_lease(HOUR));
     let lock = fixed.owned_by(&owner);
     let outer = lock

@@ -303,7 +303,8 @@ async fn places_of_those_that_were_served_go_with_a_closed_client() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// Returns the number of requests that keep one place, and of requests that keep several.
+/// Returns the number of requests that keep one place, and the number of requests that keep
+/// several.
 fn places_kept(sent: &Sent) -> (usize, usize) {
     (
         sent.count(Step::FairAcquire),
@@ -330,8 +331,9 @@ async fn waiters_of_a_process_keep_their_places_together() {
     let before = places_kept(&sent);
     sleep(60_000 * MS).await;
     let after = places_kept(&sent);
-    // A waiter asks when the holder's lease of a second may have ended. Only the first waiter asks
-    // on its own. Two requests, of up to 64 places each, keep the places of the others.
+    // A waiter sends a request each time the holder's lease of a second may have ended. Only the
+    // first waiter sends a request for itself alone. Two requests, for up to 64 places each, keep
+    // the places of the others.
     let (alone, together) = (after.0 - before.0, after.1 - before.1);
     assert!(alone <= 80, "{alone} requests of single waiters");
     assert!((100..=200).contains(&together), "{together} requests");
@@ -352,7 +354,7 @@ async fn places_that_were_kept_together_are_taken_again_after_an_outage() {
         sleep(3 * MS).await;
     }
     network.on_request(|_| Fate::default().request_lost());
-    // A waiter that asks removes the places that have lapsed.
+    // A waiter's request removes the places that have lapsed.
     let tried = elsewhere.try_acquire_for(8000 * MS).await.unwrap();
     assert!(tried.is_none(), "it is held");
     assert_eq!(elsewhere.waiters().await.unwrap(), [""; 0]);
@@ -366,7 +368,7 @@ async fn places_that_were_kept_together_are_taken_again_after_an_outage() {
         sleep(10 * MS).await;
     }
     holder.release().await.unwrap();
-    // Any of them may be the head now.
+    // Any of these waiters may be the head now.
     let got = waiters.into_iter().map(|waiter| async {
         waiter.await.unwrap().release().await.unwrap();
     });
@@ -410,7 +412,7 @@ async fn waiter_whose_request_for_a_place_was_lost_asks_again_soon() {
     let server = Embedded::new();
     let (client, network, _) = near(&server);
     let (first, waiters) = held::<1>(&client).await;
-    // From here on, the first waiter asks once a second.
+    // From now on, the first waiter sends a request once a second.
     sleep(20 * MS).await;
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
@@ -507,7 +509,7 @@ async fn hold_is_handed_over_to_a_waiter_whose_place_is_being_kept() {
     }
 }
 
-/// Starts `tasks` tasks that use the lock all the time. Every hold is judged.
+/// Starts `tasks` tasks that use the lock all the time. Every hold is recorded and checked.
 fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;
     let task = |n| {

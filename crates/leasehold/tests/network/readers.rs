@@ -36,7 +36,7 @@ async fn one_request_lets_all_readers_in() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 16);
-    // A reader that asks within the same slice does not wait.
+    // A reader that tries within the same slice does not wait.
     let late = lock.try_read().await.unwrap().unwrap();
     assert_eq!(start.elapsed(), MS);
     late.release().await.unwrap();
@@ -46,8 +46,8 @@ async fn one_request_lets_all_readers_in() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// Even if the process keeps the lock for long, readers can join a hold only in its first second.
-/// So an operator who ends the hold knows how many readers lose it.
+/// Even if the process keeps the lock for a long time, readers can join a hold only in its first
+/// second. So an operator who ends the hold knows how many readers lose it.
 #[tokio::test(start_paused = true)]
 async fn hold_is_shared_by_nobody_more_after_a_second() {
     let server = Embedded::new();
@@ -297,8 +297,8 @@ async fn a_reader_takes_no_answer_from_before_it_came() {
     let (client, network, _) = at(&server, MS, 3 * MS);
     network.on_message(|_| Some(50 * MS));
     let writing = server.client().rw_lock("x").write().await.unwrap();
-    // This waiter makes the client listen, so that no reader asks once more because it has just
-    // subscribed.
+    // This waiter makes the client subscribe. Otherwise the readers would subscribe, and ask once
+    // more after that.
     let owned = client.rw_lock("x").owned_by(&Owner::new());
     let waits = tokio::spawn(async move { owned.read().await.unwrap() });
     sleep(20 * MS).await;
@@ -316,7 +316,7 @@ async fn a_reader_takes_no_answer_from_before_it_came() {
     waits.await.unwrap().release().await.unwrap();
 }
 
-/// The reader has waited long for a writer, and has set a reservation.
+/// The reader has waited for a writer for a long time, and has set a reservation.
 #[tokio::test(start_paused = true)]
 async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     let marks = "leasehold:{x}:readers".to_owned();
@@ -347,9 +347,9 @@ async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     second.release().await.unwrap();
 }
 
-/// Counts the polls of the futures of `count` readers, each in a task of its own, from the release
-/// of the writer that excludes them until all of them have read. With `at_once`, all of them hold
-/// the lock at the same time.
+/// Counts how often the futures of `count` readers are polled, from the release of the writer that
+/// excludes the readers until all of them have read. Each reader has a task of its own. With
+/// `at_once`, all readers hold the lock at the same time.
 async fn polls_of_readers(
     lock: &RwLock,
     writing: WriteGuard,
@@ -395,7 +395,7 @@ async fn each_reader_behind_a_writer_is_woken_a_few_times() {
             let polls = polls_of_readers(&lock, writing, READERS, at_once).await;
             assert!(polls <= 3 * READERS, "{polls} polls of {READERS} readers");
             // Up to 128 readers share one hold. While another client holds the lock, the readers
-            // ask without result when they begin to wait, and once more when their subscription is
+            // ask in vain when they begin to wait, and once more when their subscription is
             // confirmed.
             let asks = asked(&sent).0 - before;
             assert!(
@@ -407,7 +407,7 @@ async fn each_reader_behind_a_writer_is_woken_a_few_times() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// Starts `tasks` tasks that read all the time. Every hold is judged.
+/// Starts `tasks` tasks that read all the time. Every hold is recorded and checked.
 fn busy(client: &Client, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;
     let task = |n: usize| {

@@ -1,4 +1,5 @@
-//! A majority whose servers are restarted without data while it is held: the servers rejoin.
+//! A `RedLock` whose servers are restarted without their data while it is held. The hold rejoins
+//! the servers.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::MS;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Time for which a server must be up before a holder counts it again, and the time until the
+/// The time for which a server must be up before a holder counts it again, plus the time until the
 /// holder's next renewal there.
 const REJOINS: Duration = Duration::from_secs(17);
 
@@ -37,7 +38,7 @@ impl Scene {
         };
         let (ours, our_networks) = clients();
         let (theirs, their_networks) = clients();
-        // All servers have been up for long.
+        // All servers have been up for a long time.
         sleep(3600 * SECOND).await;
         Self {
             masters,
@@ -64,7 +65,7 @@ impl Scene {
         (0..self.masters.len()).all(|server| self.is_set(server))
     }
 
-    /// Asserts that this holder keeps the lock while other clients ask for it all the time.
+    /// Asserts that this holder keeps the lock while other clients try to acquire it all the time.
     async fn stays_held(&self, guard: &LockGuard, span: Duration) {
         let until = Instant::now() + span;
         while Instant::now() < until {
@@ -80,7 +81,8 @@ fn majority(clients: &[Client]) -> RedLock {
     RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap()
 }
 
-/// With some of these leases and distances, a member is missing for a while; with others, none is.
+/// With some of these leases and distances, a member is missing for a while; with others, no member
+/// is ever missing.
 #[tokio::test(start_paused = true)]
 async fn rolling_restart_ends_no_hold() {
     for (servers, lease, apart) in [
@@ -161,7 +163,7 @@ async fn removed_key_stays_removed_without_a_restart() {
                 assert!(scene.masters[server].remove("x"));
             }
         };
-        // If the server does not report its start, its restart is not known.
+        // If the server does not report when it started, the client does not know of the restart.
         scene.our_networks[0].hide_start(true);
         scene.our_networks[0].cut();
         remove(0).await;
@@ -195,7 +197,8 @@ async fn quorum_that_is_gone_is_a_loss() {
         for server in 0..2 {
             scene.masters[server].restart();
             if comes_back {
-                // Another client holds the lock at this server, without ever asking for a majority.
+                // Another client holds the lock on this server as a plain lock, without a
+                // `RedLock`.
                 let other = scene.masters[server].client().lock("x");
                 others.push(other.acquire().await.unwrap());
             } else {
@@ -292,8 +295,8 @@ async fn forgotten_guard_sets_nothing_again() {
     assert!((0..3).all(|server| !scene.is_set(server)));
 }
 
-/// A server voted for another holder before its restart, and that vote still counts. The holder
-/// does not count the server until that ballot must have ended.
+/// Before its restart, a server granted the lock to another holder, and that vote still counts. Our
+/// holder does not count the server until the other holder's attempt must have ended.
 #[tokio::test(start_paused = true)]
 async fn vote_from_before_the_restart_gives_no_second_majority() {
     let scene = Scene::new(3).await;
@@ -301,7 +304,7 @@ async fn vote_from_before_the_restart_gives_no_second_majority() {
     scene.masters[2].restart();
     let beside = scene.masters[2].client().lock("x").acquire().await.unwrap();
     sleep(45 * SECOND).await;
-    // From here on, the holder's lease on the first server runs down.
+    // From now on, the holder's lease on the first server is not renewed.
     scene.our_networks[0].refuse(true);
     while scene.masters[0].ttl_ms("x") > 5300 {
         sleep(10 * MS).await;
@@ -324,8 +327,8 @@ async fn vote_from_before_the_restart_gives_no_second_majority() {
     drop(theirs);
 }
 
-/// An owner holds one of the servers alone, has not learned of its restart, and tries to become the
-/// holder of a majority with that hold.
+/// An owner holds the lock of a single server, and has not learned that the server was restarted.
+/// With that hold, the owner tries to acquire the `RedLock`.
 #[tokio::test(start_paused = true)]
 async fn hold_from_before_the_restart_gives_no_second_majority() {
     let scene = Scene::new(3).await;
@@ -349,7 +352,7 @@ async fn hold_from_before_the_restart_gives_no_second_majority() {
     drop((alone, guard));
 }
 
-/// All servers have granted the lock, but the asking task was not polled for a long time.
+/// All servers have granted the lock, but the task that acquires it was not polled for a long time.
 #[tokio::test(start_paused = true)]
 async fn ballot_of_a_task_that_stood_still_comes_to_nothing() {
     let scene = Scene::new(3).await;

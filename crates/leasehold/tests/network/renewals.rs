@@ -1,4 +1,4 @@
-//! Holds that are due together are renewed together.
+//! Holds that are due at the same time are renewed in one request.
 
 use std::sync::{Arc, Mutex};
 
@@ -89,7 +89,7 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
     while count(&sent, Step::LockRenewMany) < 2 {
         sleep(MS).await;
     }
-    // Each hold gets a longer lease than any earlier request for many holds asked for.
+    // Each hold gets a longer lease than any earlier request for several holds has requested.
     let long = 60_000 * MS;
     let extended = guards.iter().map(|guard| guard.extend(long));
     for result in futures_util::future::join_all(extended).await {
@@ -129,7 +129,8 @@ async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
         assert_eq!(client.activity().renewed_holds, 0);
         let asked_for = kept.elapsed();
         let next = client.lock("x").acquire().await.unwrap();
-        // A lost request is noticed after the reply timeout, and its retry counts the time anew.
+        // The loss of a request is noticed after the reply timeout, and the time counts from the
+        // retry.
         let most = 600 * MS + asked_for + 100 * MS;
         assert!(
             kept.elapsed() >= 600 * MS && kept.elapsed() <= most,
@@ -149,7 +150,7 @@ async fn holds_with_leases_of_their_own_are_each_renewed_for_theirs() {
     network.on_request(takes(MS));
     let mut guards = Vec::new();
     for number in 0..60 {
-        // The leases are too similar for any of them to be renewed alone.
+        // The leases are too similar for a hold to be renewed in a request of its own.
         let lease = [1000, 1400, 1900][number % 3] * MS;
         // All holds are due at the same time.
         let lock = client.lock(number.to_string()).lease(lease);

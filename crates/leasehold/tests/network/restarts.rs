@@ -1,5 +1,5 @@
-//! A majority after one of its servers has forgotten a hold: that server has no vote for as long as
-//! any hold may last.
+//! A `RedLock` after one of its servers has forgotten a hold: that server has no vote for as long
+//! as any hold may last.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Scene {
         };
         let (ours, _): (_, Vec<_>) = clients();
         let (theirs, networks) = clients();
-        // All servers have been up for long.
+        // All servers have been up for a long time.
         sleep(3600 * SECOND).await;
         Self {
             masters,
@@ -58,8 +58,8 @@ impl Scene {
         guard
     }
 
-    /// Restarts the first server, which forgets its grants. No other client gets the lock while
-    /// `guard` is valid, and another client does after that.
+    /// Restarts the first server, which forgets its grants. While `guard` is valid, no other client
+    /// gets the lock. After that, another client gets it.
     async fn is_kept_until_its_end(&self, guard: LockGuard, lasts: Duration) {
         let start = Instant::now();
         self.masters[0].restart();
@@ -199,7 +199,7 @@ async fn longer_lease_is_first_noted_everywhere() {
         assert_eq!(master.keys(), [NOTE]);
         assert_eq!(master.ttl_ms(NOTE), -1);
     }
-    // The handle needs to reach all servers only once, but each acquire writes the note again.
+    // The handle must reach all servers only once, but each acquire writes the note again.
     scene.networks[2].refuse(true);
     scene.masters[1].remove(NOTE);
     lock.clone()
@@ -245,8 +245,8 @@ async fn one_servers_note_applies_to_earlier_votes() {
         .fixed_lease(60 * SECOND);
     let guard = scene.hold_of_two(&long).await;
     scene.masters[0].restart();
-    // If only the default lease counted, the restarted server would already have a vote, and it is
-    // the first to answer.
+    // If only the default lease counted, the restarted server would already have a vote. That
+    // server answers first.
     sleep(31 * SECOND).await;
     let said = scene.theirs().try_acquire().await;
     assert!(said.unwrap().is_none(), "one has no vote, and one is held");
@@ -286,7 +286,7 @@ async fn note_all_servers_forgot_protects_nobody() {
     drop(guard);
 }
 
-/// The limitation that remains, as `docs/fencing.md` says.
+/// This limitation remains, as `docs/fencing.md` says.
 #[tokio::test(start_paused = true)]
 async fn losing_the_shared_counter_lowers_tokens() {
     let scene = Scene::new().await;
@@ -333,7 +333,7 @@ async fn deadline_follows_the_remaining_members() {
         assert!(ends > least && ends < seconds * SECOND, "{ends:?}");
     };
     ends_at(&guard, 20);
-    // This is the member that would have lasted longest.
+    // This is the member whose hold would have lasted longest.
     scene.masters[1].remove("x");
     members[1].extend(28 * SECOND).await.unwrap_err();
     ends_at(&guard, 10);

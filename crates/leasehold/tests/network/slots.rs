@@ -32,7 +32,7 @@ async fn wait_for_a_turn_ends_in_time_without_an_answer() {
     assert!(matches!(turns.begin().await.unwrap(), Begin::Run(_)));
 }
 
-/// The second request of the wait gets no answer before the wait is over.
+/// The second request of the wait is not answered before the wait ends.
 #[tokio::test(start_paused = true)]
 async fn wait_that_got_one_answer_reports_the_holder() {
     let server = Embedded::new();

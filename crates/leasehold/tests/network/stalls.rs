@@ -1,6 +1,6 @@
-//! Stalled holders of each kind of lock on a network that loses, delays and duplicates requests. The
-//! history checker judges that no other holder enters before the stalled one has learned of its
-//! loss.
+//! Stalled holders of each kind of lock on a network that loses, delays and duplicates requests.
+//! The history checker finds out whether another holder enters before the stalled holder has
+//! learned of its loss.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const WORKERS: usize = 4;
 const HOLDS: usize = 6;
 const SEEDS: u64 = 4;
 
-/// Makes the lock of a worker, and tells whether its hold is shared.
+/// Makes a worker's lock. Also returns whether its hold is shared.
 type Make = fn(&[Client], usize) -> (AnyLock, bool);
 
 fn fair(clients: &[Client], _: usize) -> (AnyLock, bool) {
@@ -39,7 +39,7 @@ fn read_write(clients: &[Client], worker: usize) -> (AnyLock, bool) {
     }
 }
 
-/// Each worker has a value of its own, and one that all have.
+/// Each worker has a value of its own, and one value that all workers have.
 fn group(clients: &[Client], worker: usize) -> (AnyLock, bool) {
     let values = ["all".to_owned(), worker.to_string()];
     (clients[0].group_lock("x", values).into(), false)
@@ -79,7 +79,8 @@ struct Worker {
 }
 
 impl Worker {
-    /// Holds the lock again and again, and stalls half of the time. Returns how often it stalled.
+    /// Holds the lock again and again, and stalls in half of the holds. Returns how often it
+    /// stalled.
     async fn work(mut self) -> usize {
         let mut stalls = 0;
         for _ in 0..HOLDS {
@@ -103,7 +104,7 @@ impl Worker {
         stalls
     }
 
-    /// Checks that each other holder knows that it holds the lock no longer.
+    /// Checks that every other holder knows that it no longer holds the lock.
     fn enters(&self, guard: &Arc<LockGuard>) {
         let mut holders = self.holders.lock().unwrap();
         holders.retain(|(holder, _)| holder.strong_count() > 0);

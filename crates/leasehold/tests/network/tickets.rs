@@ -23,7 +23,7 @@ async fn ticket(client: &Client) -> (Ticket, u64) {
     (guard.into_ticket(MINUTE).await.unwrap(), token)
 }
 
-/// The first request for `step` meets this fate.
+/// Lets the first request for `step` meet this fate.
 fn first(network: &Network, step: Step, fate: impl Fn() -> Fate + Send + 'static) {
     let mut seen = false;
     network.on_request(move |asked| match asked.step == step && !seen {
@@ -35,7 +35,7 @@ fn first(network: &Network, step: Step, fate: impl Fn() -> Fate + Send + 'static
     });
 }
 
-/// Waits until the lock is free, for less than the leases here last.
+/// Waits until the lock is free. The wait is shorter than the leases in these tests.
 async fn is_soon_free(server: &Embedded) {
     let lock = server.client().lock("x");
     let free = lock.try_acquire_for(5000 * MS).await.unwrap();
@@ -83,7 +83,7 @@ async fn second_copy_of_a_resume_changes_nothing() {
     next.release().await.unwrap();
 }
 
-/// The copy grants the hold again, and that hold has no holder.
+/// A copy of the request grants the hold again, and this hold has no holder.
 #[tokio::test(start_paused = true)]
 async fn late_copy_of_the_acquire_revives_no_ticket() {
     let server = Embedded::new();
@@ -248,7 +248,7 @@ async fn ticket_without_an_answer_leaves_nothing() {
     }
 }
 
-/// A future of `lost` that is polled for the first time while the request is under way.
+/// The future of `lost` is polled for the first time while the request is under way.
 #[tokio::test(start_paused = true)]
 async fn watcher_that_comes_late_learns_of_the_ticket() {
     let server = Embedded::new();
@@ -279,7 +279,7 @@ async fn hold_that_readers_share_becomes_no_ticket() {
     assert_eq!(error.kind(), ErrorKind::Misuse);
     assert!(error.to_string().contains("other readers"), "{error}");
     other.extend(MINUTE).await.unwrap();
-    // The last reader has the hold alone.
+    // The last reader no longer shares the hold.
     let ticket = other.into_ticket(MINUTE).await.unwrap();
     let guard = client.resume(&ticket).await.unwrap();
     assert!(
@@ -295,7 +295,8 @@ async fn hold_that_readers_share_becomes_no_ticket() {
     is_soon_free(&server).await;
 }
 
-/// A ticket with a short lease ends alone, and another one passes on beside the other reader.
+/// A ticket with a short lease ends without the other reader's hold, and another ticket is passed
+/// on while that reader still reads.
 #[tokio::test(start_paused = true)]
 async fn ticket_of_a_reader_leaves_other_readers_alone() {
     let server = Embedded::new();

@@ -1,5 +1,5 @@
-//! Waiters that are not polled for a while: they keep no other waiter from the lock, and never get
-//! a lock that is lost.
+//! Waiters that are not polled for a while. They do not keep other waiters from the lock, and never
+//! get a lock that is lost.
 
 use std::pin::Pin;
 
@@ -22,7 +22,7 @@ fn waits(lock: impl Into<AnyLock>) -> JoinHandle<LockGuard> {
     tokio::spawn(waiter(lock))
 }
 
-/// Polls a waiter until it has asked and sleeps.
+/// Polls a waiter until it has sent its request and sleeps.
 async fn until_it_sleeps(waiter: &mut Waiter) {
     for _ in 0..5 {
         assert!(waiter.as_mut().now_or_never().is_none());
@@ -67,7 +67,7 @@ async fn waiter_that_is_polled_late_has_what_it_was_granted() {
 
 /// Returns a holder of a fair lock, a waiter that is no longer polled, and the next waiter in line.
 async fn behind_an_unpolled_one(client: &Client) -> (LockGuard, Waiter, JoinHandle<LockGuard>) {
-    // The waiter sleeps until it must confirm its place: for a third of the waiter timeout.
+    // The waiter sleeps for a third of the waiter timeout, until it must confirm its place.
     let lock = client.fair_lock("x").lease(10_000 * MS);
     let lock = lock.poll_interval(10_000 * MS);
     let first = lock.acquire().await.unwrap();
@@ -78,7 +78,7 @@ async fn behind_an_unpolled_one(client: &Client) -> (LockGuard, Waiter, JoinHand
     (first, unpolled, third)
 }
 
-/// The waiter timeout, and the time until its end is noticed.
+/// The waiter timeout, plus the time until its end is noticed.
 const PLACE_IS_KEPT: Duration = Duration::from_millis(7000);
 
 #[tokio::test(start_paused = true)]
@@ -86,7 +86,7 @@ async fn waiter_that_was_passed_over_parks_no_fair_lock() {
     let server = Embedded::new();
     let (client, _network, _) = near(&server);
     let (first, unpolled, third) = behind_an_unpolled_one(&client).await;
-    // The unpolled waiter is late with its next request, and was skipped.
+    // The unpolled waiter has not sent its next request, and was skipped.
     sleep(2000 * MS).await;
     first.release().await.unwrap();
     let third = timeout(PLACE_IS_KEPT, third).await;
@@ -128,8 +128,8 @@ async fn waiter_that_is_passed_over_meanwhile_parks_no_fair_lock() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// The unpolled waiter asks while the server grants it the lock, and is not polled when the reply
-/// arrives.
+/// The unpolled waiter sends a request while the server grants the lock to it, and is not polled
+/// when the reply arrives.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_was_granted_a_fair_lock_while_it_asked_parks_it_for_nobody() {
     let server = Embedded::new();
@@ -283,7 +283,8 @@ async fn unpolled_branch_of_an_owner_keeps_no_other_branch_out() {
     assert_eq!(client.activity().owners, 0);
 }
 
-/// The branch that has asked is dropped, just after another branch has begun to wait for it.
+/// The branch that has sent the request is dropped, just after another branch has begun to wait for
+/// it.
 #[tokio::test(start_paused = true)]
 async fn dropped_branch_of_an_owner_leaves_the_turn_at_once() {
     let server = Embedded::new();

@@ -63,7 +63,7 @@ async fn state_that_lasts_a_poll_interval_is_reported() {
     });
     for _ in 0..10 {
         let guard = other.lock("x").acquire().await.unwrap();
-        // The interval, and the way of the request.
+        // This is the interval, plus the time for which the request travels.
         sleep(SECOND + 40 * MS).await;
         guard.release().await.unwrap();
         sleep(SECOND + 40 * MS).await;
@@ -195,7 +195,7 @@ async fn many_names_are_asked_about_less_often() {
     let quiet = tokio::time::timeout(10 * SECOND, all.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");
     let asked = network.requests() - before;
-    // At one request a second for each name, there would be 10,000.
+    // With one request a second for each name, there would be 10,000 requests.
     assert!((1000..=7000).contains(&asked), "{asked} requests");
 }
 

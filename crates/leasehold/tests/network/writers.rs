@@ -52,8 +52,8 @@ async fn release_hands_the_write_lock_over() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// The second writer's reservation has kept readers out. The server did not remove it, because the
-/// server granted nothing.
+/// The second writer's reservation has kept readers out. The server did not remove the reservation,
+/// because it did not grant a lock.
 #[tokio::test(start_paused = true)]
 async fn the_mark_of_a_writer_that_was_handed_the_lock_is_withdrawn() {
     let marks = "leasehold:{x}:writers".to_owned();
@@ -80,8 +80,8 @@ async fn a_handed_over_write_hold_becomes_a_read_hold() {
     let first = lock.write().await.unwrap();
     let second = writes(&lock);
     sleep(3 * MS).await;
-    // The reply to the downgrade confirms the first release, or the reply to an earlier renewal
-    // does.
+    // Either the reply to the downgrade or the reply to an earlier renewal confirms the first
+    // release.
     let (released, reading) = tokio::join!(first.release(), async {
         second.await.unwrap().downgrade().await.unwrap()
     });
@@ -220,7 +220,7 @@ async fn a_reader_that_backs_off_is_not_starved_by_writers() {
     writers.iter().for_each(JoinHandle::abort);
 }
 
-/// Starts `tasks` tasks that write all the time. Every hold is judged.
+/// Starts `tasks` tasks that write all the time. Every hold is recorded and checked.
 fn busy(
     client: &Client,
     who: &str,

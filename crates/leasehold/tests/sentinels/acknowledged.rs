@@ -1,6 +1,6 @@
-//! Failovers in which the promoted replica had not received the last grants. With holds that the
-//! replica must acknowledge, no two holders overlap. Without them, every holder whose hold is lost
-//! learns of it.
+//! Failovers in which the promoted replica had not received the last grants. If the replica must
+//! acknowledge the holds, no two holders overlap. Otherwise every holder whose hold is lost learns
+//! of the loss.
 //!
 //! `LEASEHOLD_FAILOVERS=200` makes more failovers.
 
@@ -16,7 +16,7 @@ use tokio::task::{JoinSet, block_in_place};
 use super::failovers::{cut_off, leads_to};
 use crate::support::{HOUR, eventually};
 
-/// Number of names that clients ask for while the replica is cut off.
+/// The number of names that clients acquire while the replica is cut off.
 const NAMES: usize = 4;
 
 /// Returns the number of failovers of a test.
@@ -63,7 +63,8 @@ fn cut_off_replica(sentinels: &Sentinels) {
 fn replace_master(sentinels: &Sentinels) -> usize {
     block_in_place(|| {
         let new = sentinels.kill_and_replace();
-        // The sentinels have made the servers save the settings that cut them off.
+        // The sentinels have made the servers save their settings, including those that cut them
+        // off.
         for server in sentinels.servers() {
             for setting in ["masterauth", "masteruser"] {
                 let reset = server.command(&["CONFIG", "SET", setting, ""]);
@@ -171,7 +172,7 @@ async fn grants_of_the_master_alone_are_lost_with_it_and_each_holder_is_told() {
     assert_eq!(overlaps, rounds * NAMES, "each of them was granted twice");
 }
 
-/// Begins the turn of this id, which is open.
+/// Begins the turn for this id, which must be open.
 async fn begun(client: &Client, id: &str) -> Turn {
     let turns = client.lock("job").outage_timeout(HOUR).once_for(id);
     match turns.begin().await.unwrap() {
@@ -180,8 +181,8 @@ async fn begun(client: &Client, id: &str) -> Turn {
     }
 }
 
-/// The end of a turn that was reported as done is on the replica, so its job never runs again.
-/// While the replica can't confirm it, the end is not reported.
+/// If a turn was reported as done, its end is on the replica, so its job never runs again. While
+/// the replica can't confirm the end, it is not reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_that_replicas_confirmed_stay_done_after_a_failover() {
     let sentinels = Sentinels::start(1);

@@ -58,7 +58,7 @@ async fn client_whose_connection_breaks_waits_for_a_majority() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// One of three sentinels still names a master of long ago, and another is down.
+/// One of three sentinels still names an old master, and another sentinel is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinel_with_old_news_leads_nobody_back() {
     let (sentinels, past) = (Sentinels::start(1), Sentinels::start(0));
@@ -98,9 +98,9 @@ fn is_connected_to(port: u16) -> bool {
     })
 }
 
-/// While the client connects to the master that the sentinels reported, that master is replaced,
-/// and then accepts the connection. The client learns of the replacement only because it asks the
-/// sentinels again.
+/// While the client connects to the master that the sentinels reported, that master is replaced.
+/// After that, the old master accepts the connection. The client learns of the replacement only
+/// because it asks the sentinels again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_are_asked_again_behind_the_connection() {
     let sentinels = Sentinels::start(1);
@@ -144,7 +144,7 @@ async fn frozen_sentinel_holds_nobody_up() {
     }
 }
 
-/// The sentinels' messages do not arrive, so the client asks them instead.
+/// The sentinels' messages do not arrive, so the client queries the sentinels instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_messages_of_sentinels_are_made_up_for() {
     let sentinels = Sentinels::start(1);

@@ -24,7 +24,8 @@ fn connections(server: &RedisServer) -> Vec<String> {
         .collect()
 }
 
-/// Reopens the connection for plain calls, so that it is the last one that waits for a report.
+/// Reopens the connection for plain calls, so that it is the last connection that waits for the
+/// sentinels' report.
 async fn open_plain_connection_again(client: &Client, server: &RedisServer) {
     let before = connections(server);
     assert_eq!(before.len(), 2, "one for plain calls, and then the other");

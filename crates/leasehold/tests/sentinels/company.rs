@@ -1,4 +1,4 @@
-//! Every feature through a failover.
+//! Every feature during a failover.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::support::users::{Users, logged_in};
 /// A lease longer than a failover takes.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Brings every feature through a failover. The promoted replica must keep each promise.
+/// Uses every feature during a failover. The promoted replica must keep each promise.
 async fn goes_through_a_failover(sentinels: Sentinels, builder: ClientBuilder, long: Duration) {
     let company = Company {
         long,
@@ -53,8 +53,8 @@ async fn every_feature_is_confirmed_after_a_failover() {
     goes_through_a_failover(Sentinels::start(1), builder, 2 * LEASE).await;
 }
 
-/// For a span after the failover, no client is granted anything, and existing holds are renewed. A
-/// replica confirms all of it.
+/// For a span after the failover, clients do not get new holds, but existing holds are renewed. A
+/// replica confirms all holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_outlasts_a_failover_beside_its_guard() {
     const SPAN: Duration = Duration::from_secs(40);
@@ -87,7 +87,8 @@ async fn every_feature_outlasts_a_failover_with_new_credentials() {
     leaves_nothing(|| sentinels.keys()).await;
 }
 
-/// The master is replaced while the machine of the clients sleeps. They learn of it when it wakes.
+/// The master is replaced while the machine of the clients sleeps. They learn of the new master
+/// when the machine wakes.
 #[tokio::test]
 async fn every_feature_sleeps_through_a_failover() {
     let sentinels = Sentinels::start(1);
@@ -101,7 +102,7 @@ async fn every_feature_sleeps_through_a_failover() {
     leaves_nothing(|| sentinels.keys()).await;
 }
 
-/// The releases at the end of the runtime reach the new master.
+/// The releases that are sent when the runtime ends reach the new master.
 #[test]
 fn runtime_end_after_a_failover_leaves_nothing() {
     let sentinels = Sentinels::start(1);

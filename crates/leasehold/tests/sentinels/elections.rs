@@ -29,7 +29,7 @@ struct Led {
 /// The events of all candidates and of the observer.
 #[derive(Default)]
 struct Story {
-    /// The payloads with which candidates have stood. Each is used once.
+    /// The payloads with which candidates have stood. Each payload is used once.
     stood: Mutex<BTreeSet<String>>,
     /// The terms by payload.
     led: Mutex<BTreeMap<String, Led>>,
@@ -44,7 +44,8 @@ impl Story {
         seen.iter().any(|(its, _)| *its == token)
     }
 
-    /// Waits until the observer has seen this term. It must, because the term lasts until then.
+    /// Waits until the observer has seen this term. The observer must see it, because the term
+    /// lasts until then.
     async fn is_seen(&self, term: &Term) {
         let limit = Duration::from_secs(60);
         let seen = async {
@@ -64,7 +65,8 @@ impl Story {
         let mut payloads = BTreeSet::new();
         for (token, payload) in &*seen {
             assert!(payloads.insert(payload), "{payload} was seen twice");
-            // A candidate whose answer was lost has led at the server only.
+            // If the answer to a candidate was lost, it has led according to the server, without
+            // knowing it.
             assert!(stood.contains(payload), "no candidate has {payload}");
             if let Some(led) = led.get(payload) {
                 assert_eq!(led.token, *token, "of {payload}");
@@ -93,7 +95,7 @@ async fn stands_until_over(client: Client, number: usize, story: Arc<Story>) {
             Ok(term) => {
                 let token = term.token();
                 story.is_seen(&term).await;
-                // It may be lost, or its end may not be confirmed.
+                // The term may be lost, or its end may not be confirmed.
                 let ended = monotonic_ns();
                 let _ = term.resign().await;
                 let led = Led {

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::support::{HOUR, eventually};
 
-/// A lease long enough that no renewal is due while a test runs. The failover causes any renewal
-/// that happens.
+/// A lease long enough that no renewal is due while a test runs. So any renewal is caused by the
+/// failover.
 const LEASE: Duration = Duration::from_secs(600);
 
 fn builder() -> ClientBuilder {
@@ -24,17 +24,17 @@ async fn held(client: &Client, name: &str) -> LockGuard {
     client.lock(name).acquire().await.unwrap()
 }
 
-/// Waits until the hold has been renewed since `before`. It must be held all the time.
+/// Waits until the hold has been renewed since `before`. The lock must be held all the time.
 async fn is_renewed(guard: &LockGuard, before: Instant) {
     eventually("it is renewed by the new master", async || {
         assert_eq!(guard.loss(), None);
-        // This is more than the clocks' rounding.
+        // This is more than the rounding of the clocks.
         guard.valid_until() > before + Duration::from_millis(100)
     })
     .await;
 }
 
-/// Returns the address that this client's calls are sent to.
+/// Returns the address to which this client sends its calls.
 pub(super) async fn master_of(client: &Client) -> String {
     let seen = client.inspect("x").await.unwrap();
     seen.node.unwrap().address.unwrap()

@@ -30,8 +30,8 @@ async fn tokens_rise_although_the_next_masters_clock_is_an_hour_behind() {
     let lock = lock.acknowledged_by(Acknowledgement::replicas(1));
     let mut last = next_token(&lock).await;
     for _ in 0..3 {
-        // A release does not wait for a replica. If it were lost with its master, the hold would
-        // end by the clock of the next master: an hour late.
+        // A release does not wait for a replica. If the release were lost with its master, the hold
+        // would end by the clock of the next master, which is an hour late.
         eventually("each server has the release", async || {
             let mut servers = sentinels.servers().iter();
             servers.all(|server| !server.keys().contains(&"x".to_owned()))

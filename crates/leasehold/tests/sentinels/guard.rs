@@ -50,7 +50,7 @@ fn guard_outlasts_a_lost_grant() {
     }
 }
 
-/// A hold that the replica has lasts through the span.
+/// If the replica has received the hold, it lasts through the span.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hold_that_was_replicated_goes_on_during_the_span() {
     let sentinels = Sentinels::start(1);

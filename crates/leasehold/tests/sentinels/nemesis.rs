@@ -1,8 +1,8 @@
 //! Several processes use the primitives while the master behind sentinels is replaced, killed and
 //! paused, and the sentinels are killed, late or cut off.
 //!
-//! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the choices of
-//! another run, but not what the processes make of them.
+//! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the random
+//! choices of another run, but the processes may react differently.
 
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -23,21 +23,21 @@ use crate::support::child::{Child, job};
 const TEST: &str = "sentinels::nemesis::a_process_of_its_own";
 const PROCESSES: usize = 2;
 const TASKS: usize = 10;
-/// Number of locks of each place that are held all the time.
+/// The number of locks in each place that are held all the time.
 const KEPT: usize = 10;
 /// The lease of most holds. It is short: if only the old master has run a release, the hold remains
 /// at the new master until its lease ends.
 const LEASE: Duration = Duration::from_secs(5);
 /// The lease of the locks that are held all the time, which outlasts the longest fault.
 const KEPT_LEASE: Duration = Duration::from_secs(120);
-/// A hold long enough that some holders are inside when the master is replaced.
+/// The length of a hold: long enough that some holders have the lock when the master is replaced.
 const LONG: Duration = Duration::from_secs(2);
 /// The longest wait for the effect of a fault, so that a hopeless wait ends.
 const LIMIT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
-    /// Another server is made the master, and the old one runs on for a while.
+    /// Another server is made the master, and the old one continues to run for a while.
     FailOver,
     /// The master dies, and is restarted after its replica has been promoted.
     Kill,
@@ -82,7 +82,7 @@ fn troubled_sentinels_keep_the_promise() {
     println!("LEASEHOLD_NEMESIS_SEED={seed} LEASEHOLD_NEMESIS_SECONDS={seconds}");
     let mut arena = Arena::open(fastrand::Rng::with_seed(seed));
     let end = Instant::now() + Duration::from_secs(seconds);
-    // Even a short run has an ordered failover.
+    // Even in a short run, there is a failover that was ordered.
     arena.make(Trouble::FailOver);
     while Instant::now() < end {
         let mut round = Trouble::ALL.to_vec();
@@ -101,7 +101,7 @@ struct Arena {
     sentinels: Sentinels,
     /// The processes. Each is connected to the sentinels through proxies of its own.
     processes: Vec<(Vec<Proxy>, Child)>,
-    /// The spans from each replacement of the master until no client called the old master any
+    /// The spans, each from a replacement of the master until no client called the old master any
     /// more.
     spans: Vec<RangeInclusive<u64>>,
 }
@@ -224,7 +224,7 @@ impl Arena {
         servers.filter(|server| server.is_running())
     }
 
-    /// Waits until each process calls the master, and none calls another server.
+    /// Waits until each process calls the master, and no process calls another server.
     fn follows(&self) {
         eventually("each process calls the master", LIMIT, || {
             let master = self.sentinels.master_server();
@@ -235,7 +235,7 @@ impl Arena {
         });
     }
 
-    /// Waits until each process has done everything once more.
+    /// Waits until each process has done each of its jobs once more.
     fn goes_on(&self) {
         for (_, child) in &self.processes {
             let long = ["done long".to_owned()].into_iter();
@@ -302,8 +302,8 @@ fn callers(server: &RedisServer) -> String {
     })
 }
 
-/// Returns the jobs without plain permits: if a master loses the release of such a permit, it never
-/// returns.
+/// Returns all jobs except for plain permits: if a master loses the release of such a permit, the
+/// permit never returns.
 fn jobs() -> impl Iterator<Item = Job> + Clone {
     JOBS.into_iter().filter(|job| *job != Job::Permit)
 }
@@ -358,7 +358,7 @@ async fn work(url: &str, seed: u64) {
     keeper.client.close().await;
 }
 
-/// Makes one task hold one lock for long, in a loop. The other tasks use everything.
+/// Makes one task hold one lock for a long time, in a loop. The other tasks use everything.
 async fn use_all(worker: Worker, holds_on: bool, mut random: fastrand::Rng, stop: Arc<AtomicBool>) {
     let jobs: Vec<_> = jobs().collect();
     while !stop.load(Ordering::SeqCst) {

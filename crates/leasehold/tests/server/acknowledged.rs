@@ -12,9 +12,9 @@ use leasehold_testkit::{RedisServer, Replicas, Reply};
 
 use crate::support::{HOUR, eventually};
 
-/// A time within which a confirmation arrives even if the machine stalls for a moment.
+/// A time limit within which a confirmation arrives even if the machine stalls for a moment.
 const LONG: Duration = Duration::from_secs(20);
-/// A time for confirmations that do not arrive.
+/// A time limit for confirmations that do not arrive.
 const SHORT: Duration = Duration::from_millis(100);
 
 fn builder() -> ClientBuilder {
@@ -128,7 +128,7 @@ async fn grant_that_too_few_confirm_is_given_back() {
     let one = lock.acknowledged_by(replicas(1));
     let guard = one.try_acquire().await.unwrap().expect("it is free");
     guard.release().await.unwrap();
-    // Three replicas are more than there are.
+    // There are fewer than three replicas.
     servers.mend(0);
     let three = client.lock("y").acknowledged_by(soon(3));
     let error = three.try_acquire().await.unwrap_err();
@@ -302,7 +302,7 @@ async fn undo_runs_behind_what_it_undoes() {
         tokio::task::yield_now().await;
         servers.master().resume().unwrap();
         drop(plain.await.unwrap());
-        // This request runs after both of the earlier ones.
+        // This request runs after both earlier requests.
         let behind = client.lock("behind").acknowledged_by(replicas(1));
         behind.acquire().await.unwrap().release().await.unwrap();
         assert!(!servers.master().keys().contains(&name));
@@ -361,13 +361,13 @@ async fn demoted_master_confirms_nothing() {
     lock.acquire().await.unwrap().release().await.unwrap();
 }
 
-/// The script of a release could not wait for replicas.
+/// The script of a release could not wait for replicas, so a release must not grant the lock.
 #[tokio::test]
 async fn fair_lock_is_handed_on_by_a_confirmed_request() {
     let servers = Replicas::start(1);
     let client = client(&servers).await;
     let lock = client.fair_lock("x").waiter_timeout(HOUR);
-    // On a machine that stalls for long, all requests may fail during that time.
+    // On a machine that stalls for a long time, all requests may fail during that time.
     let lock = lock.outage_timeout(HOUR).acknowledged_by(soon(1));
     let guard = lock.acquire().await.unwrap();
     let waits = tokio::spawn({
@@ -441,8 +441,8 @@ async fn re_entries_at_the_same_time_are_each_confirmed() {
     }
 }
 
-/// The server is a replica when the client connects, and confirms nothing. Once it is the master,
-/// its grants are confirmed.
+/// When the client connects, the server is a replica and can't confirm anything. Once it is the
+/// master, its grants are confirmed.
 #[tokio::test]
 async fn replica_that_becomes_the_master_has_grants_confirmed() {
     let servers = Replicas::start(1);
@@ -585,7 +585,7 @@ async fn grant_that_is_not_on_the_disk_in_time_is_given_back() {
     let said = "the server did not have it on its disk within 100 ms";
     assert!(error.to_string().contains(said), "{error}");
     is_free(servers.master(), "x").await;
-    // From here on the server can't confirm a write to its disk at all.
+    // From now on, the server can't confirm a write to its disk at all.
     let off = ["CONFIG", "SET", "appendonly", "no"];
     servers.master().command(&off).unwrap();
     let error = lock.try_acquire().await.unwrap_err();

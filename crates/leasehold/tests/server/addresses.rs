@@ -1,4 +1,4 @@
-//! Addresses: each mistake in an address is reported at once and without the password.
+//! Mistakes in addresses: each of them is reported at once, and without the password.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn a_wrong_password_is_denied_and_not_shown() {
         let url = format!("redis://{credentials}127.0.0.1:{}", server.port());
         let error = match Client::connect(&url).await {
             Err(error) => error,
-            // Without any user and password, the first call is refused.
+            // Without a user and a password, the first call is refused.
             Ok(client) => client.lock("orders:42").acquire().await.unwrap_err(),
         };
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -107,7 +107,7 @@ async fn connect_gives_up_on_silent_server() {
     assert!(error.to_string().contains("200ms"), "{error}");
 }
 
-/// The paused clock of tokio runs ahead when all tasks sleep.
+/// Tokio's paused clock jumps ahead when all tasks sleep.
 #[tokio::test]
 async fn time_out_of_a_paused_clock_is_explained() {
     let hint = "tokio's clock is paused";
@@ -163,7 +163,7 @@ async fn user_without_a_password_is_logged_in() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
-/// A server that does not know a command repeats its arguments in the error.
+/// A server that does not know a command repeats the command's arguments in the error.
 #[tokio::test]
 async fn password_that_a_server_repeats_is_not_shown() {
     let server = FakeServer::with(|request| {
@@ -182,13 +182,13 @@ async fn password_that_a_server_repeats_is_not_shown() {
     }
 }
 
-/// Makes a password of letters and digits that no message contains, and of the signs that have a
-/// meaning in a URL.
+/// Makes a password of letters and digits that no message contains, and of the characters that have
+/// a meaning in a URL.
 fn password() -> String {
     const LETTERS: &[u8] = b"qxzQXZ048";
     const SIGNS: &[u8] = b"/?#@:%&=+,[];\"\\ !";
     let letters = (0..12).map(|n| {
-        // No two signs follow each other, because messages contain `://`.
+        // The password has no two such characters in a row, because messages contain `://`.
         let alphabet = if n % 3 == 1 { SIGNS } else { LETTERS };
         char::from(alphabet[fastrand::usize(..alphabet.len())])
     });

@@ -1,4 +1,4 @@
-//! Operations that begin at the same time leave in a few calls.
+//! Operations that begin at the same time are sent in a few calls.
 
 use futures_util::future::try_join_all;
 use leasehold::{Client, LockGuard};
@@ -10,7 +10,7 @@ const LOCKS: usize = 500;
 async fn five_hundred_acquires_at_once_need_four_calls_at_most() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
-    // The server has the scripts after this.
+    // After this, the server has the scripts.
     let first = client.lock("first").acquire().await.unwrap();
     first.release().await.unwrap();
     let locks: Vec<_> = (0..LOCKS)

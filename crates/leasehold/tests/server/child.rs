@@ -1,4 +1,4 @@
-//! Processes that are stopped and killed while they hold, wait or ask.
+//! Processes that are stopped and killed while they hold a lock, wait for it or send a request.
 
 use std::fs::File;
 use std::process::Command;
@@ -22,7 +22,8 @@ pub(crate) fn hold(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("hold {url} {}", lease.as_millis()))
 }
 
-/// Starts a process that leads whenever it can. Returns it with its number, which is its payload.
+/// Starts a process that leads whenever it can. Returns the process with its number, which is also
+/// its payload.
 pub(crate) fn lead(url: &str, lease: Duration, number: u32) -> (u32, Child) {
     let job = format!("lead {url} {} {number}", lease.as_millis());
     (number, Child::start(TEST, &job))
@@ -33,7 +34,8 @@ pub(crate) fn stand_in_line(url: &str) -> Child {
     Child::start(TEST, &format!("stand {url}"))
 }
 
-/// Starts a process that asks once for a fixed lease, with a very long limit for the reply.
+/// Starts a process that tries once to acquire the lock with a fixed lease, with a very long limit
+/// for the reply.
 pub(crate) fn ask(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("ask {url} {}", lease.as_millis()))
 }
@@ -79,8 +81,8 @@ fn a_process_of_its_own() {
     }
 }
 
-/// Prints `held` with the time, `uses` at each use, then `told` with the time of the last use and
-/// the reason.
+/// Prints `held` with the time, `uses` at each use, and at the loss `told` with the time of the
+/// last use and the reason.
 async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
     let client = builder().lease(lease).connect(url).await?;
     println!("asks");
@@ -140,7 +142,7 @@ async fn ask_once(url: &str, lease: Duration) -> Result<()> {
         Ok(guard) => println!("outcome {guard:?}"),
         Err(error) => println!("outcome {:?}: {error}", error.kind()),
     }
-    // A grant that the client does not know of is released.
+    // This releases a grant that the client does not know of.
     client.close().await;
     println!("closed");
     Ok(())
@@ -151,7 +153,7 @@ async fn ask_once(url: &str, lease: Duration) -> Result<()> {
 async fn take_all_files(url: &str) {
     let client = builder().lease(HOUR).connect(url).await.unwrap();
     let guard = client.lock(NAME).acquire().await.unwrap();
-    // From here on the process may have this number of files open at a time.
+    // From now on, the process may have only this number of files open at a time.
     let limit = ["--pid", &std::process::id().to_string(), "--nofile=64:"].map(str::to_owned);
     let limited = Command::new("prlimit").args(limit).status().unwrap();
     assert!(limited.success());

@@ -68,9 +68,9 @@ async fn hold_outlives_server_clock_stepping_back() {
     scene.end().await;
 }
 
-/// Makes a holder that stops at its deadline and a waiter that asks all the time use the lock
-/// alternately. Returns the number of holds after which two of them have overlapped, if that
-/// happens within `rounds` holds.
+/// Lets two tasks use the lock alternately: a holder that stops at its deadline, and a waiter that
+/// tries to acquire the lock all the time. Returns the number of holds after which two holds have
+/// overlapped, if that happens within `rounds` holds.
 async fn overlap_within(scene: &mut Scene, rounds: usize, lease: Duration) -> Option<usize> {
     let ours = scene.client(builder()).await;
     let theirs = scene.beside(builder()).await;
@@ -100,8 +100,8 @@ async fn clock_within_allowed_drift_causes_no_overlap() {
     scene.end().await;
 }
 
-/// The promise ends beyond the drift that the clients allow for. A test that could not show this
-/// would prove nothing about a clock within the drift.
+/// The promise does not cover a drift larger than the clients allow for. A test that could not show
+/// an overlap with such a clock would prove nothing about a clock within the drift.
 #[tokio::test]
 async fn clock_beyond_allowed_drift_causes_overlap() {
     let clock = ClockShim::running_fast(80_000).unwrap();

@@ -1,4 +1,4 @@
-//! Every feature through faults of real servers: a restart, a change of passwords, a failover
+//! Every feature with real servers, during a restart, a change of passwords, a span of the failover
 //! guard, a sleep of the machine, and a query for the identity of the clients.
 
 use std::thread;
@@ -45,7 +45,7 @@ async fn every_feature_outlasts_a_restart_and_cut_connections() {
     leaves_nothing(|| server.keys()).await;
 }
 
-/// Changes the user twice: once while the clients query the credentials again, and once more after
+/// Changes the user twice: first while the clients query the credentials again, and then after
 /// every connection has ended.
 async fn change_twice(users: &Users<'_>) {
     users.change_to("second");
@@ -99,7 +99,7 @@ async fn is_refused(company: &Company) {
     assert!(refused.unwrap().is_none());
 }
 
-/// To the guard, the restarted server is another server.
+/// For the guard, the restarted server is a different server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_goes_on_beside_a_failover_guard() {
     let server = with_a_log();
@@ -169,7 +169,7 @@ async fn every_feature_sleeps_through_a_failover_beside_its_guard() {
     leaves_nothing(|| server.keys()).await;
 }
 
-/// Returns all clients that hold something of the name.
+/// Returns all clients that hold the lock or permits of the name.
 fn holders(seen: &NameInfo) -> Vec<&ClientInfo> {
     let clients: Vec<_> = match &seen.found {
         Found::Lock(hold) => vec![&hold.client],
@@ -192,7 +192,7 @@ async fn every_feature_says_who_it_is() {
     let operator = Client::connect(&server.url()).await.unwrap();
     let ours = company.ours.id().to_owned();
     let threads = company.threads.as_ref().unwrap().as_async().id().to_owned();
-    // A majority can be held without this server.
+    // The `RedLock` can be held without this server.
     let names = OUR_NAMES.into_iter().filter(|name| *name != "majority");
     let names: Vec<_> = names.map(|name| (name, &ours)).collect();
     let looks = async || {

@@ -14,7 +14,7 @@ fn set(server: &RedisServer, name: &str, value: &str) {
     assert_eq!(reply, Reply::Text("OK".into()), "{name} {value}");
 }
 
-/// Returns the ids of the connections of a kind, except for the querying one.
+/// Returns the ids of all connections of this kind, except for the connection that queries them.
 fn clients(server: &RedisServer, kind: &str) -> Vec<String> {
     let list = server.command(&["CLIENT", "LIST", "TYPE", kind]).unwrap();
     let list = list.as_text().unwrap();
@@ -66,7 +66,7 @@ async fn waiters_poll_while_server_refuses_subscriber() {
         clients(&server, "NORMAL").len() == 12
     })
     .await;
-    // There is room for one more connection, which the testkit's own commands need.
+    // There is room for one more connection, because the testkit's own commands need it.
     set(&server, "maxclients", "13");
     let keep = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let guard = holder.lock("x").acquire().await.unwrap();
@@ -160,7 +160,7 @@ async fn server_without_subscriptions_is_told_of_once_and_polled() {
         let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
         eventually("it is told", async || warnings.count(told) == 1).await;
         let before = proxy.connections();
-        // Further names with waiters cost no further connection.
+        // Waiters for further names do not need further connections.
         for round in 0..50 {
             let name = format!("x{round}");
             let guard = client.lock(&name).acquire().await.unwrap();

@@ -34,7 +34,7 @@ async fn observer(server: &RedisServer) -> (Client, Terms) {
     (client, terms)
 }
 
-/// Returns the next state in which one leads.
+/// Returns the next state in which there is a leader.
 async fn next_leader(terms: &mut Terms) -> Leader {
     let leader = async {
         loop {
@@ -271,7 +271,7 @@ async fn failover_guard_holds_back_terms() {
     let builder = builder().peers(Peers::RustOnly).lease(LEASE);
     let client = builder.failover_guard(HOUR).connect(&server.url()).await;
     let client = client.unwrap();
-    // As for a lock, the guard counts as another holder.
+    // As with a lock, the failover guard counts as another holder.
     assert!(client.election(NAME).try_stand().await.unwrap().is_none());
     assert_eq!(client.election(NAME).leader().await.unwrap(), None);
     assert!(!server.keys().iter().any(|key| key.ends_with(":leader")));
@@ -359,12 +359,12 @@ async fn observer_sees_leaders_again_after_tokens_have_fallen() {
     );
     assert!(term.is_held());
     term.resign().await.unwrap();
-    // Tokens begin again from here.
+    // From now on, tokens begin again.
     let next = candidate(&client, "next", LEASE).stand().await.unwrap();
     assert_eq!(next_leader(&mut terms).await.token, Some(next.token()));
 }
 
-/// A leader that is not renewed is the one of an earlier term.
+/// A leader whose lease is not renewed belongs to an earlier term.
 #[tokio::test]
 async fn observer_is_shown_no_leader_of_an_earlier_term() {
     let server = RedisServer::start().unwrap();
@@ -373,7 +373,8 @@ async fn observer_is_shown_no_leader_of_an_earlier_term() {
     let term = candidate(&client, "present", LEASE).stand().await.unwrap();
     assert_eq!(next_leader(&mut terms).await.token, Some(term.token()));
     term.resign().await.unwrap();
-    // A replica was promoted that has missed this term and the end of the one before.
+    // Make the server look like a promoted replica that has missed this term and the end of the
+    // previous one.
     let (former, lease) = ("cccccccc-0000-4000-8000-000000000000:1", "1500");
     server.command(&["HSET", NAME, former, "1"]).unwrap();
     server.command(&["PEXPIRE", NAME, lease]).unwrap();

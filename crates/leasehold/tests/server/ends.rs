@@ -138,8 +138,8 @@ fn runtime_end_releases_guards_of_its_tasks() {
     at_runtime_end(&server, work, everything_is_free);
 }
 
-/// Permits that are returned while others of the process wait are sent together, by a task that has
-/// not been polled when the runtime ends.
+/// Permits that are returned while other tasks of the process wait are sent in one request. The
+/// task that sends it has not been polled when the runtime ends.
 #[test]
 fn runtime_end_returns_permits_that_were_about_to_be_sent() {
     let server = RedisServer::start().unwrap();
@@ -147,7 +147,7 @@ fn runtime_end_returns_permits_that_were_about_to_be_sent() {
         let client = for_an_hour().connect(&server.url()).await.unwrap();
         make_permits(&client).await;
         let permits = client.semaphore("k").acquire_many(2).await.unwrap();
-        // More than there are, so these permits are not passed on to this waiter.
+        // The waiter wants more permits than there are, so these permits are not passed on to it.
         let waits = client.semaphore("k");
         tokio::spawn(async move { waits.acquire_many(3).await });
         eventually("it waits", async || client.activity().channels > 0).await;
@@ -170,7 +170,7 @@ fn company_has_ended(server: &RedisServer) {
     assert_eq!(free.as_text(), Some("1"));
 }
 
-/// The runtime's tasks hold something and wait for something of every feature.
+/// The runtime's tasks hold locks and wait for locks with every feature.
 #[test]
 fn runtime_end_leaves_nothing_of_any_feature() {
     let server = RedisServer::start().unwrap();
@@ -188,7 +188,7 @@ fn runtime_end_removes_what_its_clients_said_about_themselves() {
     let work = async || {
         let company = Company::connect(&for_an_hour(), &server.url()).await;
         company.settles().await;
-        // A client announces what it waits for after it has waited for a while.
+        // A client announces its waits only after it has waited for a while.
         eventually("the clients are announced", async || {
             announced(&server) == 2
         })
@@ -206,7 +206,7 @@ fn announced(server: &RedisServer) -> usize {
     keys.as_array().expect("a list").len()
 }
 
-/// When the runtime ends, the guard refuses every grant, but no release.
+/// When the runtime ends, the failover guard refuses every grant, but it does not refuse releases.
 #[test]
 fn runtime_end_leaves_nothing_beside_a_failover_guard() {
     let server = RedisServer::start().unwrap();
@@ -261,7 +261,7 @@ fn nothing_is_left(server: &RedisServer) {
     panic!("{} locks are left: {keys:?}", keys.len());
 }
 
-/// These are more releases than one call takes.
+/// There are more releases than fit into one call.
 #[test]
 fn runtime_end_releases_thousand_dropped_guards() {
     let server = RedisServer::start().unwrap();
@@ -276,8 +276,8 @@ fn runtime_end_releases_thousand_dropped_guards() {
     at_runtime_end(&server, work, nothing_is_left);
 }
 
-/// Some acquires have been sent, and some are about to be. None may take a lock that no future
-/// waits for.
+/// Some acquires have been sent, and some are about to be. None of them may take a lock for which
+/// no future waits.
 #[test]
 fn runtime_end_undoes_acquires_in_flight() {
     let server = RedisServer::start().unwrap();
@@ -333,8 +333,9 @@ fn runtime_end_waits_for_the_last_read() {
     assert!((0..10).any(|_| leaves_nothing()), "locks are left");
 }
 
-/// A server that waits for its replicas stops reading from that connection. If the connection were
-/// already closed at that time, the server would never read the releases that follow the wait.
+/// While a server waits for its replicas, it does not read from the connection of that request. If
+/// the connection were already closed at that time, the server would never read the releases that
+/// follow the wait.
 #[test]
 fn runtime_end_waits_for_confirmations() {
     let servers = Replicas::start(1);
@@ -424,7 +425,7 @@ fn orphan(server: &RedisServer) -> (Client, leasehold::LockGuard) {
     })
 }
 
-/// Asserts that the error says that the runtime has ended, and promises nothing.
+/// Asserts that the error says that the runtime has ended, and does not promise anything.
 fn is_told(what: &str, error: &leasehold::Error) {
     assert_eq!(error.kind(), ErrorKind::Misuse, "{what}: {error}");
     let text = error.to_string();
@@ -484,7 +485,7 @@ fn runtime_end_discards_queued_acquire() {
     let [runtime, other] = [current_thread(), current_thread()];
     let client = runtime.block_on(async {
         let client = for_an_hour().connect(&server.url()).await.unwrap();
-        // From here on the connection is open.
+        // From now on, the connection is open.
         assert!(!client.lock(NAME).is_locked().await.unwrap());
         client
     });
@@ -502,8 +503,8 @@ fn runtime_end_discards_queued_acquire() {
     assert!(server.keys().is_empty());
 }
 
-/// The waiter for a lock polls every 10 s at the latest. The waiter for a latch would poll after an
-/// hour.
+/// The waiter for a lock polls after 10 s at the latest. The waiter for a latch would poll only
+/// after an hour.
 #[test]
 fn runtime_end_fails_waiters_on_other_threads() {
     let server = RedisServer::start().unwrap();
@@ -529,7 +530,7 @@ fn runtime_end_fails_waiters_on_other_threads() {
             thread::spawn(move || tell.send(wait()).unwrap())
         });
         runtime.block_on(async {
-            // A waiter asks, subscribes, asks again and sleeps.
+            // A waiter asks the server, subscribes, asks again and sleeps.
             eventually("both have asked twice", async || {
                 server.calls("evalsha") >= asked + 4
             })
@@ -567,7 +568,7 @@ fn majority_survives_end_of_minority_runtime() {
     });
 }
 
-/// The test asks the `lost` future of a leaked guard, because the loss belongs to the hold.
+/// The test polls the `lost` future of a leaked guard, because the loss belongs to the hold.
 #[tokio::test]
 async fn closed_client_stops_renewing_and_counts_holds() {
     let server = RedisServer::start().unwrap();

@@ -30,7 +30,7 @@ async fn waiting(client: &Client, waiters: usize) {
     .await;
 }
 
-/// Starts a task that waits. Returns when the task is in line.
+/// Starts a task that waits for the lock. Returns when the task is in line.
 async fn waiter(lock: FairLock, beside: &Client) -> JoinHandle<LockGuard> {
     let before = lock_of(beside).waiters().await.unwrap().len();
     let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
@@ -62,7 +62,7 @@ async fn killed_waiter_is_skipped_after_its_timeout() {
     nothing_is_left(&server, &[&ours, &theirs]).await;
 }
 
-/// Redisson counts 300 s for each waiter in line. A waiter that leaves subtracts them from the
+/// Redisson adds 300 s for each waiter in line. When a waiter leaves, it subtracts them from the
 /// timeouts of all later waiters.
 #[tokio::test]
 async fn removing_dead_waiters_lowers_later_timeouts() {
@@ -87,7 +87,7 @@ async fn removing_dead_waiters_lowers_later_timeouts() {
         }
         std::mem::forget(killed);
     }
-    // A waiter of Redisson's, as its script adds it.
+    // This adds a Redisson waiter, as Redisson's script does.
     let line = lock_of(&client).waiters().await.unwrap();
     let java = "8743c9c0-0795-4907-87fd-6c719a6b4586:1";
     let java_until = score(&line[2]) + ALLOWANCE_MS;
@@ -115,7 +115,7 @@ async fn removing_dead_waiters_lowers_later_timeouts() {
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
-/// The timeouts of all later waiters move together when a waiter leaves, not one by one.
+/// When a waiter leaves, one command moves the timeouts of many later waiters.
 #[tokio::test]
 async fn a_grant_before_many_java_waiters_takes_few_commands() {
     const JAVAS: usize = 1200;
@@ -183,14 +183,14 @@ async fn grant_with_lost_reply_is_asked_again() {
     let (server, proxy, ours, beside) = through_proxy().await;
     let guard = lock_of(&beside).acquire().await.unwrap();
     let lease = LEASE * 10;
-    // The waiter only asks when it is notified.
+    // The waiter sends a request only when it is notified.
     let lock = lock_of(&ours)
         .fixed_lease(lease)
         .poll_interval(HOUR)
         .waiter_timeout(HOUR);
     let first = waiter(lock, &beside).await;
     let line = lock_of(&beside).waiters().await.unwrap();
-    // Two calls of ZADD join the line, and one keeps the place.
+    // Two calls of ZADD join the line, and a third one keeps the place.
     eventually("it listens, and has asked once more", async || {
         server.calls("zadd") > 2
     })
@@ -315,7 +315,7 @@ async fn fair_queue_survives_out_of_memory() {
     nothing_is_left(&server, &[&ours]).await;
 }
 
-/// A list without the set makes Redisson fail, or wait for ever.
+/// If the list exists without the set, Redisson fails, or waits forever.
 #[tokio::test]
 async fn denied_command_leaves_queue_and_timeouts_equal() {
     const COMMANDS: [&str; 16] = [
@@ -370,7 +370,7 @@ async fn denied_command_leaves_queue_and_timeouts_equal() {
     }
 }
 
-/// Measures the cost of a long line for the server. Run it with `--ignored --nocapture`.
+/// Measures how much work a long line causes on the server. Run it with `--ignored --nocapture`.
 #[tokio::test]
 #[ignore = "measures, for minutes"]
 async fn long_fair_queue_is_served_in_order() {

@@ -16,8 +16,7 @@ async fn acquire_with_lost_reply_leaves_no_lock() {
     let (server, proxy, ours, _) = through_proxy().await;
     let fault = proxy.cut_after_next(b"lock.acquire");
     let error = ours.lock("x").try_acquire().await.unwrap_err();
-    // The proxy records the fault after it has closed the connection, which the client may notice
-    // first.
+    // The client may notice the closed connection before the proxy has recorded the fault.
     struck(&fault).await;
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");
@@ -112,8 +111,8 @@ async fn delayed_request_of_dropped_acquire_takes_nothing() {
 
 #[tokio::test]
 async fn late_request_is_asked_again() {
-    // To the client this looks as if its own clock were behind: the first reply says "too late",
-    // and the next request uses the server's time.
+    // For the client, it looks as if its own clock were slow: the first reply says "too late", and
+    // the next request uses the server's time.
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let ours = Client::builder()
@@ -139,7 +138,7 @@ async fn a_waiter_whose_connections_are_cut_is_served() {
     let before = proxy.connections();
     proxy.refuse(true);
     proxy.cut();
-    // The message reaches no client.
+    // The message does not reach any client.
     guard.release().await.unwrap();
     proxy.refuse(false);
     waiter.await.unwrap().release().await.unwrap();
@@ -192,7 +191,8 @@ async fn server_restart_tells_holder_and_serves_waiter() {
     server.restart().unwrap();
     let next = waiter.await.unwrap();
     let reason = guard.lost().await;
-    // The holder asks as soon as its server is back, and may be faster than the waiter.
+    // The holder sends a request as soon as its server is back. That request may be faster than the
+    // waiter's.
     let is_true = match &reason {
         LossReason::Taken { by } => by == next.holder_id(),
         reason => matches!(reason, LossReason::Deleted),
@@ -365,7 +365,7 @@ async fn local_waiters_report_an_outage_together() {
         let error = ended.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
-    // One after the other, they would take eight times the limit.
+    // If they were sent one after the other, they would take eight times the limit.
     assert!(started.elapsed() < limit * 5, "{:?}", started.elapsed());
 }
 

@@ -11,12 +11,14 @@ use leasehold_testkit::database::{Database, Kind, Session};
 use leasehold_testkit::{RedisServer, Reply, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
-/// The number of attempts that each fence is tried with.
+/// The number of attempts with which each fence is tested.
 const ATTEMPTS: usize = 10_000;
-/// The number of attempts that are sent at a time: fewer than fill the pipe with their replies.
+/// The number of attempts that are sent at a time. It is small, so that their replies do not fill
+/// the pipe.
 const CHUNK: usize = 500;
 
-/// Lets one test at a time run databases. To create them all at once takes the whole machine.
+/// Lets only one test at a time run databases. Creating all of them at once would occupy the whole
+/// machine.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -84,7 +86,7 @@ impl Place {
         })
     }
 
-    /// Returns the statements that raise the fence, and print how many rows they have affected.
+    /// Returns the statements that raise the fence and print how many rows they have affected.
     fn raise(&self, token: u64) -> String {
         let token = fence::bind(token);
         match self.kind {
@@ -197,7 +199,7 @@ fn verdicts_of_ten_thousand_attempts_are_right() {
     }
 }
 
-/// Four connections write at a time. The numbers of the rows are in the order of the transactions,
+/// Four connections write at the same time. The rows are numbered in the order of the transactions,
 /// because each transaction locks the fence before it writes.
 #[test]
 fn no_late_transaction_comes_through_among_ten_thousand() {
@@ -225,11 +227,12 @@ fn no_late_transaction_comes_through_among_ten_thousand() {
     }
 }
 
-/// Returns whether a transaction of this database waits for another.
+/// Returns whether a transaction in this database waits for another transaction.
 fn one_waits(place: &Place, observer: &mut Session) -> bool {
     let waiting = match place.kind {
         Kind::Postgres => "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock';",
-        // Not `INNODB_TRX`: it is not updated while it is read several times in a tenth of a second.
+        // `INNODB_TRX` is not used: it is not updated while it is read several times in a tenth of
+        // a second.
         _ => {
             "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS \
              WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS';"
@@ -243,7 +246,7 @@ fn late_transaction_waits_for_the_first_and_is_refused() {
     let _turn = turn();
     for place in Place::all() {
         if place.kind == Kind::Sqlite {
-            // Its transactions run one after the other.
+            // SQLite runs transactions one after the other.
             continue;
         }
         let level = match place.kind {
@@ -257,7 +260,7 @@ fn late_transaction_waits_for_the_first_and_is_refused() {
             next.run("BEGIN;");
             assert_eq!(rows(&next.run(&place.raise(token))), [1]);
             late.run("BEGIN;");
-            // Late, unless the other transaction is undone.
+            // This token is late, unless the other transaction is undone.
             late.send(&place.raise(token - 4 + rows_of_late * 3));
             eventually("it waits", SOON, || one_waits(&place, &mut observer));
             next.run(end);
@@ -319,7 +322,7 @@ fn scripts_refuse_late_tokens_and_change_nothing() {
         let reply = server.command(&["GET", "{stock:7}:value"]).unwrap();
         reply.as_text().map(str::to_owned)
     };
-    // Just below the limit up to which Lua counts exactly.
+    // This number is just below the limit up to which Lua counts exactly.
     let last = fence::LIMIT - 1;
     let (mut fence, mut refused) = (0, 0);
     for number in 0..ATTEMPTS as u64 {

@@ -22,10 +22,10 @@ use crate::support::executor::block_on;
 use crate::support::{HOUR, eventually};
 
 const TEST: &str = "server::forks::a_process_that_forks";
-/// Number of forks for each guard: enough that another thread has a mutex locked during one of
-/// them.
+/// The number of forks for each guard. It is large enough that another thread has a mutex locked
+/// during at least one fork.
 const FORKS: usize = 20;
-/// Time after which a child that hangs is ended.
+/// The time after which a child that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs this case in a process. Returns the output lines of the process and of its child.
@@ -86,7 +86,7 @@ fn goes_on(lines: &[String]) {
     has(lines, "parent goes on");
 }
 
-/// The connection for confirmations carries nothing of the child either.
+/// The child does not send anything on the connection for confirmations, either.
 #[test]
 fn every_confirmed_feature_of_the_parent_outlasts_a_child() {
     let servers = Replicas::start(1);
@@ -215,7 +215,7 @@ fn tell<T>(call: &str, result: Result<T>) {
     println!("{call}: {told}");
 }
 
-/// Checks, with a client that did not exist at the fork, whether the lock is refused.
+/// Checks whether a client that did not exist at the fork is refused the lock.
 fn another_is_refused(url: &str) {
     let refused = runtime("current").block_on(async {
         let another = Client::connect(url).await.unwrap();
@@ -237,7 +237,7 @@ fn child_ends(flavor: &str, url: &str) {
         drop((guard, client));
         match flavor {
             "current" => drop(runtime),
-            // The end of this runtime would wait for threads that only the parent has.
+            // When this runtime ends, it would wait for threads that only the parent has.
             _ => forget(runtime),
         }
     });
@@ -322,7 +322,7 @@ fn child_calls(runtime: &Runtime, url: &str) {
     });
 }
 
-/// A child begins and ends while the parent holds and waits.
+/// A child begins and ends while the parent holds locks and waits for locks.
 fn company_beside_a_child(runtime: &Runtime, what: &str, url: &str) {
     let builder = Client::builder().lease(Duration::from_secs(20));
     let embedded = || {
@@ -445,7 +445,7 @@ fn child_sends_nothing(runtime: &Runtime, url: &str) {
     let first = runtime.block_on(async { (&mut acquire).now_or_never() });
     assert!(first.is_none());
     in_child(|| {
-        // Run the tasks that the runtime had at the fork.
+        // Run the tasks that existed in the runtime at the fork.
         runtime.block_on(async { tokio::time::sleep(Duration::from_millis(200)).await });
     });
     forget(runtime.block_on(acquire).unwrap());

@@ -1,4 +1,5 @@
-//! Groups of locks on a server that is out of memory, denies a command or kills clients.
+//! Groups of locks on a server that is out of memory or denies a command, and groups whose clients
+//! are killed.
 
 use std::time::Duration;
 
@@ -51,7 +52,8 @@ async fn removing_dead_group_fields_keeps_living_hold() {
         let alive = client.group_lock("g", ["a"]).lease(HOUR);
         let alive = alive.acquire().await.unwrap();
         for n in 0..dead {
-            // A field that Redisson leaves, or a client of ours that is not allowed to remove it.
+            // Redisson leaves such a field, and so does a client of ours that is not allowed to
+            // remove it.
             let pair = format!("{FIELD}:7e57c0de-0000-4000-8000-000000000000:{n}");
             let (end, count) = (format!("{pair}:expire_time"), format!("{pair}:lock_count"));
             let left = ["HSET", "g", &end, "1", &count, "1"];

@@ -63,7 +63,7 @@ async fn lost_by_restart(builder: ClientBuilder) -> Report {
     both.hold_second(second.lock("x")).await
 }
 
-/// Returns a server that this client's guard has known for long.
+/// Returns a server that this client's guard has known for a long time.
 async fn known() -> (RedisServer, Client) {
     let server = RedisServer::start().unwrap();
     is_known(&server);
@@ -115,7 +115,7 @@ async fn server_is_guarded_when_it_gets_a_replica_or_has_lost_it_for_long() {
     let replica = replica_of(&server).await;
     assert!(client.lock("y").try_acquire().await.unwrap().is_none());
     assert_eq!(noted(&server).unwrap().0, replication_id(&server));
-    // The id also changes when the server has had no replica for long.
+    // The id also changes when the server has had no replica for a long time.
     is_known(&server);
     tell(&server, &["CONFIG", "SET", "repl-backlog-ttl", "1"]);
     drop(replica);
@@ -126,7 +126,8 @@ async fn server_is_guarded_when_it_gets_a_replica_or_has_lost_it_for_long() {
     assert!(client.lock("y").try_acquire().await.unwrap().is_none());
 }
 
-/// Nothing of any kind is granted, alone or with other operations in one call.
+/// No lock or permit of any kind is granted, whether the request is alone in its call or shares the
+/// call with others.
 #[tokio::test]
 async fn nobody_is_granted_anything_during_the_span() {
     let (server, client) = known().await;
@@ -299,8 +300,8 @@ async fn guard_begins_anew_when_the_clock_is_set_back() {
 #[tokio::test]
 async fn server_is_asked_for_its_id_once_a_call_and_for_grants_alone() {
     let (server, client) = known().await;
-    // Taking both counts sends INFO three times. The number of INFO calls is read after the first
-    // of the three.
+    // Reading both counts sends INFO three times. The number of INFO calls is read after the first
+    // of these three.
     let asked = || (server.calls("info"), server.scripts());
     let guard = client.lock("x").acquire().await.unwrap();
     let before = asked();
@@ -325,8 +326,8 @@ async fn server_is_asked_for_its_id_once_a_call_and_for_grants_alone() {
     );
 }
 
-/// The release of a fair lock grants it to the next waiter of the same client. After a failover,
-/// its retry could grant a lock that another client has already acquired.
+/// The release of a fair lock grants it to the next waiter of the same client. After a failover, a
+/// retry of that release could grant a lock that another client has already acquired.
 #[tokio::test]
 async fn release_of_a_fair_lock_grants_nothing_during_the_span() {
     let (server, client) = known().await;
@@ -345,15 +346,15 @@ async fn release_of_a_fair_lock_grants_nothing_during_the_span() {
     waiter.await.unwrap().release().await.unwrap();
 }
 
-/// The waiters after the first keep their places with one request. The request grants nothing, so
-/// the guard does not stop it.
+/// The waiters after the first keep their places with one request. The request does not grant the
+/// lock, so the failover guard does not stop it.
 #[tokio::test]
 async fn waiters_that_keep_their_places_together_are_served_in_order_after_the_span() {
     const WAITERS: usize = 8;
     let server = RedisServer::start().unwrap();
     is_known(&server);
-    // Each waiter asks again when the holder's lease may have ended, which happens often during the
-    // span.
+    // Each waiter sends a request again when the holder's lease may have ended, which happens often
+    // during the span.
     let client = builder(SPAN / 5).failover_guard(SPAN);
     let client = client.connect(&server.url()).await.unwrap();
     let lock = client.fair_lock("x");

@@ -1,4 +1,4 @@
-//! Keys that hold something else: the error names the key, and the value is untouched.
+//! Keys that contain something else: the error names the key, and the value is untouched.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Passwords that are wrong, that change, or that are deleted with their user.
+//! Passwords that are wrong or that change, and users that are deleted.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,8 +29,8 @@ fn set_user(server: &RedisServer, rules: &[&str]) {
     server.command(&command).unwrap();
 }
 
-/// Runs tasks that ask as often as they can for a while. Asserts that all get an error, and that
-/// they open few connections.
+/// Runs tasks that send requests as often as they can for a while. Asserts that every task gets an
+/// error, and that few connections are opened.
 async fn denied_without_a_storm(client: &Client, proxy: &Proxy) {
     eventually("it is told", async || {
         let result = client.lock("y").try_acquire().await;
@@ -90,7 +90,7 @@ async fn hold_outlives_password_rotation_with_credentials_callback() {
             Ok(Credentials::user("app", password))
         }
     });
-    // The callback's credentials apply, not those in the URL.
+    // The callback's credentials apply, and not the credentials in the URL.
     let url = format!("redis://nobody:wrong@127.0.0.1:{}", proxy.port());
     let client = builder.connect(&url).await.unwrap();
     let held = client.lock("x").renew_every(lease / 16);
@@ -267,7 +267,8 @@ async fn ten_rotations_cost_no_hold_and_no_connection() {
     held.end().await;
 }
 
-/// Returns a builder that often queries the credentials, which contain the present `word`.
+/// Returns the builder of a client that often queries the credentials. They contain the current
+/// `word`.
 fn logs_in_with(
     word: &Arc<Mutex<&'static str>>,
     made: fn(&'static str) -> Credentials,
@@ -520,7 +521,7 @@ async fn each_connection_knows_with_what_it_has_logged_in() {
             async move {
                 match number {
                     // The first call of the callback returns after the second call has begun, and
-                    // just before the second returns.
+                    // just before the second call returns.
                     1 => met.notified().await,
                     2 => met.notify_one(),
                     _ => {}

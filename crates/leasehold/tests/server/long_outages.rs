@@ -1,8 +1,8 @@
-//! A server that is away for long, and a thousand waiters that tolerate it.
+//! A server that is away for a long time, and a thousand waiters that tolerate the outage.
 //!
-//! `LEASEHOLD_OUTAGE_SECONDS=600` makes the outage ten minutes long. It also makes the tests judge
-//! how soon all waiters are served and all limits are reported, which is only fair on an otherwise
-//! idle machine.
+//! `LEASEHOLD_OUTAGE_SECONDS=600` makes the outage ten minutes long. The tests then also check how
+//! soon all waiters are served and all limits are reported, which is only fair on an otherwise idle
+//! machine.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ const SHORT: Duration = Duration::from_secs(3);
 const CLIENTS: usize = 4;
 const NAMES: usize = 50;
 const WAITERS: usize = 1000;
-/// Number of waiters of each client for each name.
+/// The number of waiters for each name in each client.
 const OF_EACH: usize = WAITERS / NAMES / CLIENTS;
 
-/// Time within which all waiters are served when the server is back.
+/// The time within which all waiters are served when the server is back.
 const SERVED_WITHIN: Duration = Duration::from_millis(1500);
 /// The wait limit that some waiters have during the outage, and the longest delay of their errors.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ struct Arena {
 }
 
 impl Arena {
-    /// Starts the server and the clients, with half of the waiters waiting.
+    /// Starts the server, the clients and half of the waiters.
     async fn open(outage: Outage) -> Self {
         let server = RedisServer::start().unwrap();
         let mut clients = Vec::new();
@@ -155,7 +155,8 @@ impl Arena {
     /// Ends the outage. Returns the time at which it ended.
     async fn is_back(&self) -> Instant {
         assert_eq!(self.recorder.intervals(), [], "the server was away");
-        // A process takes time to start. A process that is resumed may serve before this returns.
+        // A process takes time to start. A process that is resumed may serve clients before
+        // `resume` returns.
         let before = Instant::now();
         match self.outage {
             Outage::Down => {

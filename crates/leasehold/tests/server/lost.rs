@@ -1,4 +1,4 @@
-//! Requests and replies that are lost, late, duplicated or cut in two.
+//! Requests and replies that are lost, late, duplicated or cut into two parts.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ async fn a_release_whose_reply_vanishes_happens_once() {
         scene.waiter(theirs.lock(NAME), "theirs");
         let fault = scene.proxy.strike_next(RELEASE, strike);
         // A request that may have run was not answered, so the client can't know whether it held
-        // the lock until then. Its result must be true, and the lock must become free.
+        // the lock until then. The reported result must be true, and the lock must become free.
         let released = hold.release().await;
         struck(&fault).await;
         match released {
@@ -167,7 +167,7 @@ async fn stuck_request_is_resent_on_new_connection() {
     scene.end().await;
 }
 
-/// Number of names in a batch.
+/// The number of names in a batch.
 const NAMES: usize = 120;
 
 /// Tries to acquire all names at once, so that the requests share calls. Returns the outcome for
@@ -185,7 +185,7 @@ async fn ask_for_all(ours: &Client) -> Vec<(String, leasehold::Result<LockGuard>
     asking.join_all().await
 }
 
-/// Returns the guard if the client believes that it holds `name`. The server must agree.
+/// Returns the guard if the client believes that it holds `name`. Asserts that the server agrees.
 fn believed(scene: &Scene, name: &str, outcome: leasehold::Result<LockGuard>) -> Option<LockGuard> {
     match outcome {
         Ok(guard) => {
@@ -231,7 +231,7 @@ async fn cut_batch_leaves_no_false_hold() {
         let hurts = !matches!(strike, Strike::CutBehindReply | Strike::Double);
         assert!(!hurts || failed > 0, "{strike:?}: nobody noticed");
         assert!(strike != Strike::Double || failed == 0, "{failed} failed");
-        // All other names are free long before their leases end.
+        // All other names become free long before the leases end.
         let mut names: Vec<_> = held.iter().map(|guard| guard.name().to_owned()).collect();
         names.sort();
         eventually("the rest is undone", async || scene.server.keys() == names).await;
@@ -286,7 +286,7 @@ async fn releases_whose_batch_was_cut_all_happen() {
 async fn client_hearing_no_replies_recovers() {
     let mut scene = Scene::new();
     let ours = scene.client(builder()).await;
-    // The requests arrive and the replies wait: only one direction is blocked.
+    // Only one direction is blocked: the requests arrive, but the replies wait.
     scene.proxy.hold_replies(true);
     let wait = Duration::from_millis(1000);
     let error = ours.lock(NAME).try_acquire_for(wait).await.unwrap_err();

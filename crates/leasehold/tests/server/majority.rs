@@ -55,7 +55,7 @@ async fn majority_works_with_two_of_five_down() {
     let lost = tokio::time::timeout(LEASE * 2, guard.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     guard.release().await.unwrap();
-    // All five servers take part once they have been restarted.
+    // All five servers take part again once they have been restarted.
     servers[1].restart().unwrap();
     servers[3].restart().unwrap();
     let lock = trusting(&ours);
@@ -280,8 +280,8 @@ async fn two_addresses_of_one_server_are_refused() {
         let locks = || clients.iter().map(|client| client.lock("x"));
         let majority = RedLock::new(locks()).unwrap().distrust_restarted(false);
         let mut refused = None;
-        // While the client does not know which server is at the third address, it takes the first
-        // two servers for a majority.
+        // While the client does not know which server is at the third address, it believes that the
+        // first two servers are a majority.
         eventually("it is refused", async || match majority.acquire().await {
             Ok(guard) => {
                 guard.release().await.unwrap();

@@ -1,5 +1,5 @@
-//! Each command denied by itself: whatever works without it still works, everything else returns an
-//! error, and nothing is left half done.
+//! One command is denied at a time: whatever works without that command still works, everything
+//! else returns an error, and nothing is left half done.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ const NEEDS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// All commands of the library, including the ones that it can do without.
+/// All commands that the library uses, including commands without which it also works.
 const COMMANDS: &[&str] = &[
     "client",
     "info",
@@ -85,7 +85,7 @@ impl Scene {
         let rules = ["+@all", "~*", "&*"];
         let client = client_with(&server, &rules).await;
         drop(client);
-        // The command is denied from the handshake on.
+        // The command is already denied during the handshake.
         let client = client_with(&server, &[&rules[..], &[&rule]].concat()).await;
         Self {
             server,
@@ -163,7 +163,7 @@ impl Scene {
                 return Err(error);
             }
         };
-        // The release may be denied too, but that is another row.
+        // The release may be denied, too, but another row covers that.
         guard.forget();
         Ok(())
     }
@@ -311,7 +311,7 @@ async fn each_of_several_denied_channels_is_warned_of() {
     let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
     let locks: Vec<_> = (0..5).map(|n| client.lock(format!("x{n}"))).collect();
     let guards = join_all(locks.iter().map(leasehold::Lock::acquire)).await;
-    // One request subscribes to all their channels, and the server refuses all of it.
+    // One request subscribes to all their channels, and the server refuses the whole request.
     let waits = join_all(locks.iter().map(|lock| {
         let lock = lock.clone().poll_interval(Duration::from_millis(20));
         async move { lock.acquire().await.unwrap().release().await.unwrap() }

@@ -1,5 +1,5 @@
-//! Wake-ups that are late, lost or never confirmed. No waiter depends on a poll, except in tests of
-//! polls.
+//! Wake-ups that are late, lost or never confirmed. Waiters do not depend on polls, except in tests
+//! of polls.
 
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ async fn waiter_survives_cut_message_connections() {
         eventually("it listens", async || !scene.server.channels().is_empty()).await;
         assert_eq!(scene.proxy.cut_messages(), 1);
     }
-    // The message reaches no client.
+    // The message does not reach any client.
     scene.proxy.refuse(true);
     eventually("it listens again", async || {
         scene.proxy.cut_messages();
@@ -153,7 +153,7 @@ async fn release_calls_no_client_that_is_gone() {
         let mut last = Vec::new();
         for more in 1..=2 {
             let waiter = waits(connect().await);
-            // Clients that are not in the list acquire the lock in no particular order.
+            // There is no particular order in which clients outside the list acquire the lock.
             last.push(async move { waiter.await.unwrap().release().await.unwrap() });
             eventually("it waits", async || {
                 let channels = server.channels().into_iter();

@@ -95,7 +95,7 @@ async fn hold_that_is_handed_over_is_counted() {
     let mut told = Told::new(&recorder);
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
-    // A hand-over needs a confirmation of the last 5 ms, which a busy machine may miss.
+    // A hand-over needs a confirmation that is at most 5 ms old. On a busy machine it may be older.
     eventually("a hold is handed over", async || {
         let one = async || client.lock("x").acquire().await.unwrap().release().await;
         let (first, second, third) = tokio::join!(one(), one(), one());

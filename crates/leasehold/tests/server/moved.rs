@@ -1,5 +1,5 @@
 //! A name that now points to another server, while the old server still answers: the old server was
-//! demoted, or is loading its data for ever.
+//! demoted, or is loading its data forever.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn client_follows_name_from_demoted_server() {
     fail_over(&old, &new, &name);
     is_renewed_beyond_its_lease(&guard).await;
     eventually("who waits listens to the new server", async || {
-        // A waiter that polls finds the new server on its own, but this waiter does not poll.
+        // A waiter that polls would find the new server on its own, but this waiter does not poll.
         other.lock("y").try_acquire().await.is_ok() && !new.channels().is_empty()
     })
     .await;
@@ -79,7 +79,7 @@ async fn client_follows_name_from_demoted_server() {
     eventually("nothing is left", async || new.keys().is_empty()).await;
 }
 
-/// Only the connection for calls is lost, and is reopened to another server.
+/// Only the connection for calls is lost, and is reopened to a different server.
 #[tokio::test]
 async fn subscriber_follows_call_connection_to_new_server() {
     let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());

@@ -1,7 +1,7 @@
 //! Several processes use a few names all the time, while everything around them fails at random.
 //!
-//! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the choices of
-//! another run, but not what the processes make of them.
+//! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the random
+//! choices of another run, but the processes may react differently.
 
 mod trouble;
 pub(crate) mod worker;
@@ -23,7 +23,7 @@ pub(crate) const STOP: &str = "stop";
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 3;
-/// Number of holds below which a run shows little.
+/// The number of holds below which a run proves little.
 const ENOUGH: usize = 100;
 
 #[test]
@@ -35,7 +35,8 @@ fn network_and_server_faults_lose_no_count() {
 #[test]
 fn killed_and_stopped_processes_cause_no_overlap() {
     // A process that is stopped while it counts finishes the count when it is resumed, even if it
-    // has lost the lock. So only its beliefs can be judged.
+    // has lost the lock. So the counters can't be checked, but only the times at which each process
+    // believed that it held a lock.
     Arena::run(&Trouble::EVERYWHERE);
 }
 
@@ -49,7 +50,8 @@ struct Process {
 #[derive(Default)]
 struct Account {
     intervals: Vec<Interval>,
-    /// Counts by name: `done` are finished, `open` were begun and may be unfinished.
+    /// The numbers of counts by name: `done` counts are finished, `open` counts were begun and may
+    /// be unfinished.
     done: BTreeMap<String, u64>,
     open: BTreeMap<String, u64>,
     overdue: u64,
@@ -124,12 +126,12 @@ impl Arena {
                 self.seed
             );
         }
-        // A calm moment, in which processes can acquire a lock.
+        // In this calm moment, processes can acquire a lock.
         let pause = self.random.u64(..100);
         std::thread::sleep(Duration::from_millis(pause));
     }
 
-    /// Whether each fault has happened, and there were enough holds during the run.
+    /// Returns whether each fault has happened and there were enough holds during the run.
     fn shows_enough(&self, troubles: &[Trouble]) -> bool {
         let happened = |trouble| self.happened.contains_key(trouble);
         let running = self.processes.iter().map(|one| one.child.count("in "));
@@ -171,8 +173,8 @@ impl Arena {
             match words[..] {
                 ["in", hold, name, asked, from, deadline, counts] => {
                     let holder = format!("process {process} hold {hold}");
-                    // A process that is killed while it holds may never have believed in a later
-                    // deadline than its first one.
+                    // If a process is killed while it holds the lock, its first deadline is the
+                    // only one that it has certainly believed in.
                     let until = number(deadline).min(end);
                     let interval = move |until| {
                         Interval::new(name, &holder, number(asked), number(from), until)
@@ -212,7 +214,8 @@ impl Arena {
     }
 
     fn judge_counters(&self) {
-        // A process whose lease ended while it counted was too slow, and broke the promise itself.
+        // If a process's lease ended while it counted, the process was too slow and broke the
+        // promise itself.
         let overdue: u64 = self.accounts.iter().map(|account| account.overdue).sum();
         if overdue > 0 {
             println!("{overdue} counts took longer than a lease; the counters show nothing");

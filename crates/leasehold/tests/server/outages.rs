@@ -21,7 +21,7 @@ async fn stop(loads: Vec<Load>) -> Vec<Error> {
     errors
 }
 
-/// Starts two clients with three tasks each, all for one name.
+/// Starts two clients with three tasks each, all of which use one name.
 async fn loads(scene: &mut Scene, lease: Duration) -> Vec<Load> {
     let mut loads = Vec::new();
     for number in 0..2 {
@@ -57,7 +57,7 @@ async fn hold_survives_server_restart_with_data() {
     scene.end().await;
 }
 
-/// The power fails before the last grant is on the disk.
+/// The power fails before the last grant has been written to the disk.
 #[tokio::test]
 async fn grant_that_no_disk_had_is_told_when_the_server_is_back() {
     let settings = RedisServer::builder().arg("appendonly", "yes");
@@ -107,7 +107,8 @@ async fn empty_restart_is_reported_at_next_renewal() {
 #[tokio::test]
 async fn server_freeze_causes_no_overlap() {
     let mut scene = Scene::new();
-    // This lease is long enough that a failed renewal ends the hold, on a busy machine too.
+    // Even on a busy machine, this lease is long enough that it is a failed renewal that ends the
+    // hold.
     let ours = scene.client(builder().lease(LEASE * 2)).await;
     let loads = loads(&mut scene, LEASE).await;
     let hold = scene.hold(&ours.lock(NAME), "ours").await;
@@ -117,7 +118,7 @@ async fn server_freeze_causes_no_overlap() {
         matches!(reason, LossReason::RenewalFailed { .. }),
         "{reason:?}"
     );
-    // There is nothing to wait for: this is the length of the outage.
+    // This is the length of the outage; there is no event for which the test could wait.
     tokio::time::sleep(LEASE * 4).await;
     scene.server.resume().unwrap();
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);

@@ -10,7 +10,7 @@ use leasehold_testkit::{Cluster, RedisServer, Reply, Sentinels};
 use crate::support::wire::allowed_commands;
 use crate::support::{HOUR, eventually, knows_shards};
 
-/// Returns a client of a user with exactly these rules.
+/// Returns a client for a user that has exactly these rules.
 pub(crate) async fn client_with(server: &RedisServer, rules: &[&str]) -> Client {
     let mut command = vec!["ACL", "SETUSER", "app", "on", ">pw"];
     command.extend(rules);
@@ -84,7 +84,7 @@ async fn denied_script_command_leaves_no_lock() {
 /// A time longer than a busy server takes to answer.
 const A_WHILE: Duration = Duration::from_secs(2);
 
-/// Does everything that a client does with one kind of thing.
+/// Does everything that a client can do with one kind of lock.
 async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
     match kind {
         "lock" => {
@@ -232,7 +232,7 @@ fn rules_of(error: &Error) -> Vec<String> {
     rules.map(str::to_owned).collect()
 }
 
-/// Returns a client of a user that only has the rules that a connection needs.
+/// Returns a client for a user that only has the rules that a connection needs.
 async fn denied_client(url: &str, set_user: impl Fn(&[String])) -> Client {
     set_user(&["reset", "on", ">pw", "resetchannels"].map(str::to_owned));
     let url = url.replacen("://", "://app:pw@", 1);
@@ -247,7 +247,7 @@ async fn denied_client(url: &str, set_user: impl Fn(&[String])) -> Client {
 }
 
 /// Asserts that a user with exactly the rules that the errors name can do everything that a client
-/// does with one kind of thing.
+/// can do with one kind of lock.
 async fn names_every_rule(kind: &str, url: &str, servers: &[RedisServer]) {
     let set_user = |rules: &[String]| {
         // A server refuses rules for commands that it does not know.

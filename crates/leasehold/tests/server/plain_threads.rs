@@ -1,4 +1,5 @@
-//! The async API on a thread without a runtime, as the executor of another framework polls it.
+//! The async API on a thread without a runtime, where the executor of another framework polls the
+//! futures.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use crate::support::HOUR;
 use crate::support::executor::block_on;
 use crate::support::sources::rust_files;
 
-/// Time for which another client holds the lock. It is longer than a nap of the client's timers.
+/// The time for which another client holds the lock. It is longer than a nap of the client's
+/// timers.
 const HELD: Duration = Duration::from_millis(300);
 /// A lease that lasts longer than any test.
 const LONG: Duration = Duration::from_secs(60);
@@ -38,7 +40,7 @@ struct Two {
 impl Two {
     fn of_server(server: &RedisServer) -> Self {
         let runtime = runtime();
-        // A majority does not count a server that was started less than a lease ago.
+        // A `RedLock` does not count a server that was started less than a lease ago.
         let builder = Client::builder().lease(Duration::from_secs(3));
         let client = || runtime.block_on(builder.connect(&server.url())).unwrap();
         Self {
@@ -74,8 +76,8 @@ impl Two {
     }
 }
 
-/// Accepts any result of an attempt with little time, except for an unexpected error. On a busy
-/// machine the attempt may get no reply, or may arrive so late that it is granted.
+/// Accepts any result of an attempt with a short time limit, except for an unexpected error. On a
+/// busy machine, the attempt may not get a reply, or may arrive so late that it is granted.
 fn tried<T>(result: Result<T>) {
     if let Err(error) = result {
         assert!(error.is_transient(), "{error}");
@@ -407,7 +409,7 @@ fn runtime_without_timers_waits_as_any_executor() {
     }
 }
 
-/// The task that would renew is blocked too, so the hold is lost.
+/// The task that would renew the hold is blocked, too, so the hold is lost.
 #[test]
 fn watcher_is_told_while_its_clients_runtime_is_blocked() {
     let server = RedisServer::start().unwrap();
@@ -433,7 +435,7 @@ fn watcher_is_told_while_its_clients_runtime_is_blocked() {
     });
 }
 
-/// Each async method of the library is called above.
+/// Checks that each async method of the library is called above.
 #[test]
 fn no_async_method_is_left_out() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,4 +1,4 @@
-//! Clients announce themselves, and an operator sees them.
+//! Clients announce themselves, so that an operator sees them.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn holders_and_waiters_say_who_they_are() {
         is(permits[0].client.as_ref(), "nightly  billing") && permits[0].held_for.is_some()
     })
     .await;
-    // The connection for messages has the client's name too.
+    // The connection for messages has the client's name, too.
     for connections in ["NORMAL", "PUBSUB"] {
         let list = server.command(&["CLIENT", "LIST", "TYPE", connections]);
         let names = list.unwrap().as_text().unwrap().to_owned();
@@ -230,7 +230,7 @@ async fn hold_that_was_handed_over_is_its_clients_still() {
     let operator = labelled(&server, "an operator").await;
     let lock = holder.lock("x");
     let mut second = None;
-    // A hand-over needs a confirmation of the last 5 ms, which a busy machine may miss.
+    // A hand-over needs a confirmation that is at most 5 ms old. On a busy machine it may be older.
     eventually("a hold is handed over", async || {
         second = None;
         let first = lock.acquire().await.unwrap();

@@ -19,7 +19,7 @@ async fn said(child: &Child, word: &str) -> String {
     child.said(word).unwrap()
 }
 
-/// Judges the child's hold until a point in time, and the parent's hold.
+/// Checks that the child's hold, up to a point in time, and the parent's hold do not overlap.
 fn judge(child: (u64, u64), parent: (u64, u64, u64)) {
     let (asked, from, until) = parent;
     check(&[
@@ -51,7 +51,7 @@ async fn killed_holders_lock_is_free_after_lease() {
     let left = scene.server.command(&["PTTL", NAME]).unwrap();
     let left_ms = u64::try_from(left.as_int().unwrap()).expect("it is still held");
     let (guard, from) = waiter.await.unwrap();
-    // The server counts in whole milliseconds.
+    // The server counts whole milliseconds.
     assert!(
         from + 2_000_000 > seen + left_ms * 1_000_000,
         "before the lease was over"
@@ -146,7 +146,7 @@ fn blocked_holder_learns_of_loss_before_working() {
             let guard = client.lock(NAME).acquire().await.unwrap();
             let inside = asked.acquired(&guard);
             held.send(()).unwrap();
-            // This runtime runs nothing until another client has the lock.
+            // This runtime does not run any task until another client has the lock.
             blocked.recv().unwrap();
             assert!(!guard.is_held());
             let worked = AtomicBool::new(false);

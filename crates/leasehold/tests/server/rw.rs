@@ -1,5 +1,5 @@
-//! The read-write lock on a server that is out of memory or denies a command, and the cost of
-//! thousands of readers.
+//! The read-write lock on a server that is out of memory or denies a command, and the work that
+//! thousands of readers cause.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ async fn denied_command_leaves_no_key_without_expiry() {
 }
 
 /// Each release by Redisson checks all read holds. When thousands of readers release at the same
-/// time, that keeps the server busy for seconds.
+/// time, that keeps the server busy for several seconds.
 #[tokio::test]
 async fn mass_read_release_keeps_server_responsive() {
     const READERS: u64 = 2000;
@@ -98,7 +98,7 @@ async fn mass_read_release_keeps_server_responsive() {
     futures_util::future::try_join_all(releases).await.unwrap();
     let each = (looks() - before) / READERS;
     println!("{each} looks at a read hold for each release");
-    // If each release checked all remaining holds, it would check a thousand on average.
+    // If each release checked all remaining holds, it would check a thousand holds on average.
     assert!(each < 300, "{each}");
     assert_eq!(server.keys(), Vec::<String>::new());
 }
@@ -113,7 +113,8 @@ async fn fields_of_dead_readers_go() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let lock = client.rw_lock("x");
-    // With a shorter lease, a grant that arrives too late would be given back, and clean up.
+    // With a shorter lease, a grant might arrive too late. It would be given back, and that release
+    // would clean up.
     let short = lock.clone().fixed_lease(Duration::from_millis(800));
     let die = async |readers: i64| {
         for _ in 0..readers {
@@ -126,7 +127,8 @@ async fn fields_of_dead_readers_go() {
     };
     let always = lock.read().await.unwrap();
     let fields = || count(&server, "HLEN", "x");
-    // The next release removes the dead fields. If there are many, one of the next releases does.
+    // The next release removes the dead fields. If there are many, one of the next releases removes
+    // them.
     die(3).await;
     lock.read().await.unwrap().release().await.unwrap();
     assert_eq!(fields(), 2, "`mode` and the one that reads");

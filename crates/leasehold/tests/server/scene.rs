@@ -1,5 +1,5 @@
 //! The common parts of the tests with faults: a server behind a proxy, clients, recorded holds, and
-//! the judgement at the end.
+//! the checks at the end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -23,7 +23,7 @@ pub(crate) const NAME: &str = "x";
 /// A lease for holds that expire.
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
 
-/// Returns a lock whose holds are renewed often, and outlast times at which the machine is busy.
+/// Returns a lock whose holds are renewed often, and last long enough on a busy machine.
 pub(crate) fn steady(client: &Client) -> Lock {
     let lock = client.lock(NAME).lease(LEASE * 8);
     lock.renew_every(LEASE / 3)
@@ -33,16 +33,16 @@ pub(crate) fn steady(client: &Client) -> Lock {
 /// lease, which is longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-// Complete arguments, because the text of the script has the same words, and each new connection
-// sends that text.
+// These are complete arguments: the source of the script contains the same words, and each new
+// connection sends that source.
 pub(crate) const ACQUIRE: &[u8] = b"\r\nlock.acquire\r\n";
 pub(crate) const RELEASE: &[u8] = b"\r\nlock.release\r\n";
 pub(crate) const RENEW: &[u8] = b"\r\nlock.renew\r\n";
 pub(crate) const SUBSCRIBE: &[u8] = b"\r\nSUBSCRIBE\r\n";
 
 /// Returns the builder of a client that soon notices that a reply is missing. Its leases are long,
-/// so only an undo frees a lock in time for a test. The client does not announce itself, because an
-/// announcement could share a call with other requests.
+/// so that in a test only an undo can free a lock soon enough. The client does not announce itself,
+/// because an announcement could share a call with other requests.
 pub(crate) fn builder() -> ClientBuilder {
     let builder = Client::builder().presence(false);
     builder.reply_timeout(Duration::from_millis(400))
@@ -82,7 +82,7 @@ pub(crate) struct Scene {
 }
 
 /// Accepts the result of a release. If its first request was not answered and the retry did not
-/// find the hold, the client can't know whether it was held.
+/// find the hold, the client can't know whether the lock was still held.
 pub(crate) fn given_back(released: Result<()>) {
     if let Err(error) = released {
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
@@ -118,7 +118,8 @@ impl Scene {
         client
     }
 
-    /// Acquires, and records the hold. The acquire must end before a lease of 30 s would.
+    /// Acquires the lock, and records the hold. The acquire must end before a lease of 30 s would
+    /// end.
     pub(crate) async fn hold(&self, lock: &Lock, who: &str) -> Hold {
         let asked = self.recorder.ask(lock.name(), who);
         let acquire = tokio::time::timeout(PATIENCE, lock.acquire());
@@ -168,8 +169,8 @@ impl Scene {
         Load { stop, holds, task }
     }
 
-    /// Takes the lock from its holder by `by_force`. The holder learns of it with its next renewal,
-    /// not only at its deadline, and the next holders exclude each other.
+    /// Takes the lock from its holder with `by_force`. The holder must learn of this at its next
+    /// renewal, and not only at its deadline. The next holders must exclude each other.
     pub(crate) async fn take_away(mut self, what: &str, by_force: impl FnOnce(&RedisServer)) {
         const LONG: Duration = Duration::from_secs(3);
         const REPLY: Duration = Duration::from_secs(1);
@@ -211,8 +212,8 @@ impl Scene {
             .expect("every waiter is served");
     }
 
-    /// Judges the test: every waiter was served, the lock can still be acquired, no two holds
-    /// overlapped, and nothing is left behind.
+    /// Checks the result of the test: every waiter was served, the lock can still be acquired, no
+    /// two holds overlapped, and nothing is left behind.
     pub(crate) async fn end(mut self) {
         self.all_served().await;
         let clients = self.clients.clone();
@@ -262,8 +263,8 @@ impl Hold {
         self.guard.release().await
     }
 
-    /// Waits until the holder learns that the lock is lost. The promise ends there, so the recorded
-    /// hold does too.
+    /// Waits until the holder learns that the lock is lost. The promise ends at that moment, and so
+    /// does the recorded hold.
     pub(crate) async fn until_lost(self) -> (LossReason, LockGuard) {
         let reason = self.guard.lost().await;
         self.inside.releasing(&self.guard);

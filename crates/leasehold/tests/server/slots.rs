@@ -12,8 +12,8 @@ use crate::support::child::{Child, job};
 const TEST: &str = "server::slots::a_process_with_a_clock_of_its_own";
 const PROCESSES: usize = 50;
 const PERIOD_MS: u64 = 500;
-/// By how many milliseconds the clocks of the processes are fast: less than half a slot, with room
-/// for a slow request.
+/// The number of milliseconds by which the clock of each process is fast. It is less than half a
+/// slot, which leaves room for a slow request.
 const FAST_MS: [i64; 5] = [-200, -100, 0, 100, 200];
 
 /// `LEASEHOLD_SLOTS=1000` runs longer.
@@ -48,7 +48,7 @@ async fn a_process_with_a_clock_of_its_own() {
     }
 }
 
-/// Asks for the turn of each slot when it begins by the clock of this process.
+/// Tries to get the turn of each slot when the slot begins by the clock of this process.
 async fn run_slots(url: &str, first: u64, last: u64) {
     let client = Client::connect(url).await.unwrap();
     let turns = turns(&client);
@@ -155,7 +155,7 @@ async fn process_that_sleeps_past_its_lease_does_not_note_its_turn_as_done() {
     };
     child.resume();
     child.finished();
-    // The late note of the first holder changed nothing, and the turn is still this one.
+    // The late report of the first holder did not change anything: this is still the last turn.
     let seen = client.lock("job").last_turn().await.unwrap().unwrap();
     assert_eq!(seen.hold, turn.holder_id());
     turn.done().await.unwrap();

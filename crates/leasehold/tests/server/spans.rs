@@ -87,7 +87,7 @@ async fn handed_over_hold_leads_to_the_next_acquire_and_its_hold() {
             .into_iter()
             .find(|it| it.is("granted_by", "process"))
     };
-    // A hand-over needs a confirmation of the last 5 ms, which a busy machine may miss.
+    // A hand-over needs a confirmation that is at most 5 ms old. On a busy machine it may be older.
     eventually("a hold is handed over", async || {
         let one = async || client.lock("x").acquire().await.unwrap().release().await;
         let (first, second, third) = tokio::join!(one(), one(), one());

@@ -39,7 +39,7 @@ fn waiter(client: &Client) -> JoinHandle<()> {
 }
 
 /// Returns a server that loads its data for some seconds after a restart. While it loads, it
-/// answers after every 2 MB, which are ten of its keys.
+/// answers after every 2 MB, which is the size of ten of its keys.
 pub(crate) fn slow_to_load() -> RedisServer {
     let server = RedisServer::builder()
         .arg("rdbcompression", "no")
@@ -52,8 +52,8 @@ pub(crate) fn slow_to_load() -> RedisServer {
     server
 }
 
-/// Makes the server load faster. Servers before 7 accept no setting while they load, and need some
-/// seconds more.
+/// Makes the server load faster. Servers before 7 do not accept settings while they load, and need
+/// some seconds more.
 pub(crate) fn hurry(server: &RedisServer) {
     let command = ["CONFIG", "SET", "key-load-delay", "0"];
     server.command(&command).unwrap();
@@ -155,7 +155,7 @@ async fn failing_save_leaves_nothing_half_released() {
         .await
         .unwrap();
     let renewed = client.lock("renewed").acquire().await.unwrap();
-    // A folder has the name of the file that the server would write.
+    // There is a folder with the name of the file that the server would write.
     let dir = server.command(&["CONFIG", "GET", "dir"]).unwrap();
     let dir = dir.as_array().unwrap()[1].as_text().unwrap().to_owned();
     std::fs::create_dir(format!("{dir}/dump.rdb")).unwrap();
@@ -169,7 +169,7 @@ async fn failing_save_leaves_nothing_half_released() {
     let error = client.lock("x").try_acquire().await.unwrap_err();
     assert_not_now(&error, "MISCONF");
     let waiting = waiter(&client);
-    // This server refuses every change, so nothing can be renewed either.
+    // This server refuses every change, so holds can't be renewed, either.
     let reason = renewed.lost().await;
     assert!(
         matches!(&reason, LossReason::RenewalFailed { cause, .. } if cause.contains("MISCONF")),
@@ -244,8 +244,8 @@ async fn evicted_lock_and_evicting_server_are_reported() {
     let removes = "removes keys when its memory is full";
     assert_eq!(warnings.count(removes), 0, "it has no limit yet");
     let guard = unlimited.lock("x").acquire().await.unwrap();
-    // The limit is below the server's present use. The server may evict the lock, like any other
-    // key.
+    // The limit is below the amount of memory that the server uses. The server may evict the lock,
+    // like any other key.
     set(&server, "maxmemory", "100kb");
     server.command(&["SET", "more", "1"]).unwrap();
     let reason = guard.lost().await;

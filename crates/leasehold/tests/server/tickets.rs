@@ -15,7 +15,7 @@ use crate::support::child::{Child, job};
 
 const TEST: &str = "server::tickets::a_process_that_resumes";
 const MINUTE: Duration = Duration::from_secs(60);
-/// The lease of the processes, after which the lock of a killed one is free.
+/// The lease of the processes. After this time, the lock of a killed process is free.
 const LEASE: Duration = Duration::from_secs(1);
 
 /// `LEASEHOLD_TICKETS=1000` runs longer.
@@ -57,8 +57,8 @@ fn a_process_that_resumes() {
     });
 }
 
-/// Starts two processes with the same ticket, and returns the one that has got the hold, and what
-/// it said.
+/// Starts two processes with the same ticket. Returns the process that has got the hold, and its
+/// output.
 fn race(url: &str, ticket: &Ticket, end: &str) -> (Child, [String; 3]) {
     let start = || Child::start(TEST, &format!("{url} {ticket} {end}"));
     let racers = [start(), start()];
@@ -82,7 +82,7 @@ fn race(url: &str, ticket: &Ticket, end: &str) -> (Child, [String; 3]) {
     (winner, won)
 }
 
-/// Reads all the time whether the lock is held. It may be free only while `may_be_free`.
+/// Checks all the time whether the lock is held. The lock may be free only while `may_be_free`.
 fn watch(server: &RedisServer, may_be_free: &AtomicBool, over: &AtomicBool) -> u64 {
     let mut reads = 0;
     while !over.load(Ordering::SeqCst) {

@@ -1,5 +1,5 @@
-//! TLS on one server, on a cluster and behind sentinels. Each certificate that does not fit causes
-//! an error with the address, the cause and the next step.
+//! TLS on one server, on a cluster and behind sentinels. Each certificate that is not accepted
+//! causes an error with the address, the cause and the next step.
 
 use leasehold::settings::Identity;
 use leasehold::{Client, ClientBuilder, Error, ErrorKind};
@@ -31,7 +31,7 @@ impl Site {
     }
 }
 
-/// Returns the settings of servers that demand client certificates.
+/// Returns the settings for servers that demand client certificates.
 fn wanting() -> Builder {
     RedisServer::builder().tls_with_client_certificates()
 }
@@ -107,8 +107,8 @@ async fn sentinels_have_to_know_the_clients_certificate() {
     certificates_are_wanted(Site::Sentinels(Sentinels::of(&wanting(), &wanting(), 1))).await;
 }
 
-/// Returns a URL of the server for each topology. The client does not trust the server, and sends
-/// it nothing.
+/// Returns a URL of the server for each topology. The client does not trust the server, and does
+/// not send it anything.
 fn urls(server: &RedisServer) -> [String; 3] {
     let port = server.port();
     let login = "u:s3cret@127.0.0.1";

@@ -1,4 +1,4 @@
-//! Fencing tokens of a server that loses its data.
+//! Fencing tokens from a server that loses its data.
 
 use leasehold::{Client, FencedLock};
 use leasehold_testkit::{ClockShim, RedisServer};
@@ -38,7 +38,7 @@ async fn tokens_rise_over_restarts_and_flushes() {
     clock.step_back(HOUR);
     let next = next_token(&lock).await;
     assert!(next > last, "{next} after {last}");
-    // If both are lost, nothing shows how high the tokens were.
+    // If the counter and the clock's time are both lost, nothing shows how high the tokens were.
     forget(&server);
     assert!(next_token(&lock).await < next);
 }

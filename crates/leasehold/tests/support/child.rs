@@ -1,4 +1,4 @@
-//! A child process: this test binary, started once more for one job.
+//! A child process, which is this test binary, started once more for one job.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -25,7 +25,7 @@ impl Child {
         Self::of(Command::new(std::env::current_exe().unwrap()), test, job)
     }
 
-    /// Like [`start`](Self::start), on one of these hosts.
+    /// Like [`start`](Self::start), but on one of these hosts.
     pub(crate) fn on(hosts: &Hosts, host: usize, test: &str, job: &str) -> Self {
         let there = hosts.on(host);
         let mut command = Command::new(&there[0]);
@@ -34,12 +34,12 @@ impl Child {
         Self::of(command, test, job)
     }
 
-    /// Like [`start`](Self::start), with the library that makes the child able to fork.
+    /// Like [`start`](Self::start), but with the library that enables the child to fork.
     pub(crate) fn forking(shim: &ForkShim, test: &str, job: &str) -> Self {
         Self::with([shim.environment()], test, job)
     }
 
-    /// Like [`start`](Self::start), with this wall clock.
+    /// Like [`start`](Self::start), but with this wall clock.
     pub(crate) fn by(clock: &ClockShim, test: &str, job: &str) -> Self {
         Self::with(clock.environment(), test, job)
     }
@@ -114,7 +114,7 @@ impl Child {
         self.process.wait().unwrap();
     }
 
-    /// Whether the child has ended, by itself or because it was killed.
+    /// Returns whether the child has ended, by itself or because it was killed.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }

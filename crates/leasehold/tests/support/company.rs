@@ -1,6 +1,5 @@
-//! A company of tasks. Each uses one feature under a name of its own, before a fault, while it
-//! lasts, and after it, and checks the promises of the docs under any fault. `docs/pairs.md` names
-//! these tasks.
+//! A company of tasks. Each task uses one feature under a name of its own, before, during and after
+//! a fault, and checks what the docs promise for every fault. `docs/pairs.md` names these tasks.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -27,7 +26,7 @@ use super::eventually;
 const LONGEST: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
 const MOMENT: Duration = Duration::from_millis(5);
-/// Number of holds that are renewed together.
+/// The number of holds that are renewed together.
 const MANY: usize = 50;
 
 /// The clients for all tasks, and their settings.
@@ -37,10 +36,10 @@ pub(crate) struct Company {
     pub(crate) theirs: Client,
     /// The settings of each lock.
     pub(crate) set: fn(AnyLock) -> AnyLock,
-    /// Two servers in addition to the clients' server. A majority needs the clients' server, or
-    /// both of these.
+    /// Two servers in addition to the clients' server. A `RedLock` needs the clients' server and
+    /// one of these, or both of these.
     pub(crate) beside: [Embedded; 2],
-    /// The client of the threads, if there is one.
+    /// The client that the threads use, if there are threads.
     pub(crate) threads: Option<blocking::Client>,
     /// Whether the clients announce themselves, as clients of a real server do.
     pub(crate) is_announced: bool,
@@ -79,13 +78,13 @@ pub(crate) async fn leaves_nothing(keys: impl Fn() -> Vec<String>) {
     .await;
 }
 
-/// Whether the key is one that a company leaves, and that expires or counts tokens.
+/// Returns whether a company may leave this key, because the key expires or counts tokens.
 pub(crate) fn ends_by_itself(key: &str) -> bool {
     key.contains("_token:") || key.starts_with("leasehold:")
 }
 
-/// Whether the key may remain after the end of a runtime whose company had settled: counts that a
-/// client has set are permanent, and all holds and waits end.
+/// Returns whether the key may remain after the runtime of a settled company has ended: counts that
+/// a client has set are permanent, but all holds and waits end.
 pub(crate) fn stays_at_the_end(key: &str) -> bool {
     ends_by_itself(key) || key == "permits" || key.contains("leased") || key == "latch"
 }
@@ -184,7 +183,7 @@ impl Company {
         }
     }
 
-    /// Brings all tasks through a fault, and judges what they held.
+    /// Runs all tasks through a fault, and checks their holds.
     pub(crate) async fn goes_through(self, trouble: impl AsyncFnOnce()) {
         let (scene, mut tasks) = self.clone().begins();
         let [begun, over] = &*scene.stages;
@@ -237,7 +236,7 @@ impl Scene {
         self.both(|client| client.lock(name))
     }
 
-    /// Applies the company's settings to `lock` again, which also gives it another owner.
+    /// Applies the company's settings to `lock` again. This also gives the lock another owner.
     fn anew(&self, lock: AnyLock) -> AnyLock {
         (self.company.set)(lock)
     }
@@ -481,7 +480,7 @@ async fn progress(scene: Scene) {
     let guard = stalling.acquire().await.unwrap();
     let waiter = scene.waits(theirs);
     scene.trouble().await;
-    // In trouble, a renewal may fail before it is refused.
+    // During a fault, a renewal may fail before it is refused.
     guard.lost().await;
     waiter.await.unwrap();
 }
@@ -510,7 +509,7 @@ async fn forced(scene: Scene) {
     assert_eq!(released.kind(), ErrorKind::Lost);
 }
 
-/// An unpolled waiter delays no other waiter, and gets the lock when it is polled again.
+/// An unpolled waiter does not delay other waiters, and gets the lock when it is polled again.
 async fn unpolled(scene: Scene) {
     let [ours, theirs] = scene.plain("unpolled");
     let guard = theirs.acquire().await.unwrap();
@@ -538,7 +537,7 @@ async fn cancelled(scene: Scene) {
         tokio::select! {
             biased;
             () = &mut trouble => break,
-            // An acquire of a name that is sometimes free, and its drop.
+            // This acquires a name that is sometimes free, and is then dropped.
             _ = timeout(MOMENT, theirs_of(&scene)) => {}
         }
         sleep(MOMENT).await;
@@ -641,7 +640,7 @@ async fn circle(scene: Scene) {
     first.release().await.unwrap();
 }
 
-/// A client waits for the turn that another client has, and learns that it is done.
+/// A client waits for the turn that another client has, and learns that the turn is done.
 async fn turn(scene: Scene) {
     let [ours, theirs] = [&scene.company.ours, &scene.company.theirs];
     let [ours, theirs] = [ours, theirs].map(|client| client.lock("turn").once_for("today"));

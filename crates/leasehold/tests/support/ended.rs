@@ -8,8 +8,8 @@ pub(crate) fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Ends the runtime. Returns whether the servers read all requests within the client's limit
-/// (`CLOSE_TIMEOUT` in `backend/redis/driver.rs`). After the limit, requests may be lost.
+/// Ends the runtime. Returns whether the servers have read all requests within the client's time
+/// limit (`CLOSE_TIMEOUT` in `backend/redis/driver.rs`). After that limit, requests may be lost.
 fn ends_in_time(runtime: Runtime) -> bool {
     let start = Instant::now();
     drop(runtime);

@@ -1,4 +1,4 @@
-//! An executor that is independent of tokio, for a thread of another framework.
+//! An executor that is independent of tokio, as on a thread of another framework.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ pub(crate) fn failovers() -> usize {
     told.map_or(3, |number| number.parse().expect("a number"))
 }
 
-/// Returns the builder of a client that shares its names with no Redisson client.
+/// Returns the builder of a client that does not share its names with Redisson clients.
 pub(crate) fn builder(lease: Duration) -> ClientBuilder {
     Client::builder().peers(Peers::RustOnly).lease(lease)
 }
@@ -41,13 +41,14 @@ pub(crate) fn noted(server: &RedisServer) -> Option<(String, u64)> {
     Some((id.to_owned(), since.parse().unwrap()))
 }
 
-/// Writes to the guard's record that this server has long been known, so no client waits.
+/// Writes to the guard's record that this server has been known for a long time, so that clients do
+/// not wait.
 pub(crate) fn is_known(server: &RedisServer) {
     let noted = format!("{} 1", replication_id(server));
     tell(server, &["SET", GUARD, &noted]);
 }
 
-/// Makes the server one that no guard knows, with all its data.
+/// Makes the server unknown to all guards, while it keeps its data.
 pub(crate) fn is_promoted(server: &RedisServer) {
     let before = replication_id(server);
     tell(server, &["REPLICAOF", "127.0.0.1", "1"]);
@@ -90,7 +91,7 @@ impl Both {
 }
 
 /// Runs `lost` as often as [`failovers`] says, three runs at a time because most of a run is
-/// waiting. Each run has threads of its own, because it blocks them to start and kill servers.
+/// waiting. Each run has threads of its own, because starting and killing servers blocks them.
 pub(crate) fn each_failover<F>(lost: impl Fn() -> F + Sync) -> Vec<Report>
 where
     F: Future<Output = Report>,

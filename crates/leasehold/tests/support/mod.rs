@@ -27,7 +27,7 @@ use leasehold::{Client, FairLock, FencedLock, Lock};
 #[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub(crate) use place::*;
 
-/// Makes the lock for which a test is mounted.
+/// Makes the lock with which a module of tests is run.
 pub(crate) fn plain_lock(client: &Client, name: &str) -> Lock {
     client.lock(name)
 }
@@ -36,8 +36,8 @@ pub(crate) fn fenced_lock(client: &Client, name: &str) -> FencedLock {
     client.fenced_lock(name)
 }
 
-/// Makes a fair lock whose waiters keep their place without asking. Only a message or the end of a
-/// lease makes them ask again.
+/// Makes a fair lock whose waiters keep their place without further requests. Only a message or the
+/// end of a lease makes them send another request.
 pub(crate) fn fair_lock(client: &Client, name: &str) -> FairLock {
     client.fair_lock(name).waiter_timeout(HOUR)
 }

@@ -8,7 +8,7 @@ use leasehold_testkit::{Cluster, RedisServer, Reply, Sentinels, server::Builder}
 
 use super::{is_clean, wire};
 
-/// A backend that one test has to itself.
+/// A backend that is used by one test only.
 #[allow(clippy::large_enum_variant, reason = "there is one per test")]
 pub(crate) enum Place {
     Embedded(Embedded),
@@ -31,7 +31,7 @@ pub(crate) fn embedded_place() -> Place {
     Place::Embedded(Embedded::new())
 }
 
-/// Returns a server whose user may run the commands that the docs name, and no other.
+/// Returns a server whose user may run only the commands that the docs name.
 /// `LEASEHOLD_TOPOLOGY=sentinels` or `sentinels-after-failover` puts the server behind sentinels,
 /// so that every server test can run there. Each place then takes some seconds to start.
 pub(crate) fn server_place() -> Place {
@@ -76,7 +76,7 @@ pub(crate) fn resp3_place() -> Place {
     start(RedisServer::builder(), "?protocol=resp3")
 }
 
-/// Returns a cluster whose user may run the commands that the docs name for clusters, and no other.
+/// Returns a cluster whose user may run only the commands that the docs name for clusters.
 pub(crate) fn cluster_place() -> Place {
     let (commands, mut more) = (wire::allowed_commands(), wire::allowed_in_a_cluster());
     if !knows_shards() {
@@ -96,8 +96,8 @@ pub(crate) fn sentinels_place() -> Place {
     Place::Sentinels(sentinels)
 }
 
-/// Returns a master and its sentinels. At the master and at the sentinels, the user may run the
-/// commands that the docs name there, and no other.
+/// Returns a master and its sentinels. On the master and on the sentinels, the user may run only
+/// the commands that the docs name for each of them.
 fn sentinels() -> Sentinels {
     let rules = format!("~* resetchannels &* {}", wire::allowed_commands());
     let servers = RedisServer::builder().user("app", "pw").rules(&rules);
@@ -106,7 +106,7 @@ fn sentinels() -> Sentinels {
     Sentinels::of(&servers, &watching, 1)
 }
 
-/// Whether the servers have shard channels, as Redis has from 7.0 on.
+/// Returns whether the servers have shard channels, as Redis 7.0 and later have.
 pub(crate) fn knows_shards() -> bool {
     static KNOWS: OnceLock<bool> = OnceLock::new();
     *KNOWS.get_or_init(|| {
@@ -242,7 +242,8 @@ impl Place {
         }
     }
 
-    /// Returns the remaining TTL of a key in milliseconds; -1 without an expiry, -2 without a key.
+    /// Returns the remaining TTL of a key in milliseconds: -1 if the key has no expiry, -2 if there
+    /// is no key.
     pub(crate) fn ttl_ms(&self, key: &str) -> i64 {
         match self {
             Self::Embedded(embedded) => embedded.ttl_ms(key),
@@ -298,8 +299,8 @@ impl Place {
                     .into_iter()
                     .any(ends_with));
         let ends = match self {
-            // The embedded keyspace can't report the TTL, but its twin sets the one that the script
-            // sets.
+            // The embedded keyspace can't report the TTL, but the twin of the script sets the same
+            // TTL.
             Self::Embedded(_) => true,
             _ => (0..=3_600_000).contains(&self.ttl_ms(key)),
         };

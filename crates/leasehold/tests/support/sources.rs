@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-/// Returns all Rust files in `folder` and its folders.
+/// Returns all Rust files in `folder` and its subfolders.
 pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files(folder, &["rs"])
 }
 
-/// Returns the files in `path` and its folders whose names have one of these extensions, or `path`
+/// Returns the files in `path` and its subfolders that have one of these extensions, or `path`
 /// itself if it is a file.
 pub(crate) fn files(path: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -8,7 +8,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 /// The metrics that a recorder has received so far.
 pub(crate) struct Told {
     snapshotter: Snapshotter,
-    /// The values by name and labels. Each `look` adds what was counted since the previous one.
+    /// The values by name and labels. Each `look` adds what was counted since the previous `look`.
     pub(crate) numbers: BTreeMap<String, f64>,
     times: BTreeMap<String, Vec<f64>>,
     pub(crate) kinds: BTreeMap<String, MetricKind>,

@@ -1,4 +1,4 @@
-//! Users at servers. Clients log in as one user after another.
+//! Users on servers. Clients log in as one user after another.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,16 +11,16 @@ use leasehold_testkit::RedisServer;
 
 use super::eventually;
 
-/// The users at these servers. The clients have the credentials of the latest user.
+/// The users on these servers. The clients have the credentials of the latest user.
 pub(crate) struct Users<'a> {
     servers: &'a [RedisServer],
     latest: Arc<Mutex<Option<&'static str>>>,
-    /// The number of requests for credentials that get no answer.
+    /// The number of requests for credentials that are not answered.
     unanswered: Arc<AtomicUsize>,
 }
 
 impl<'a> Users<'a> {
-    /// Admits the first user at each server.
+    /// Admits the first user on each server.
     pub(crate) fn of(servers: &'a [RedisServer], first: &'static str) -> Self {
         let users = Self {
             servers,
@@ -68,14 +68,15 @@ impl<'a> Users<'a> {
         self.tell_all(&["ACL", "DELUSER", user]);
     }
 
-    /// Counts the connections of this user at all servers, except for connections for messages.
+    /// Counts the connections of this user on all servers, except for connections for messages.
     pub(crate) fn logged_in(&self, user: &str) -> usize {
         let many = |server| logged_in(server, user);
         self.servers.iter().map(many).sum()
     }
 
     /// Waits until all connections of one user belong to another user, except for connections for
-    /// messages. A client may have connected again meanwhile, so their number can change.
+    /// messages. A client may have connected again in the meantime, so the number of connections
+    /// can change.
     pub(crate) async fn have_moved(&self, from: &str, to: &str) {
         eventually("all have logged in again", async || {
             self.logged_in(from) == 0 && self.logged_in(to) > 0

@@ -15,7 +15,7 @@ pub(crate) fn allowed_in_a_cluster() -> String {
     rules_behind("In a cluster it also needs")
 }
 
-/// Returns the commands that the user at sentinels needs according to the page, as rules.
+/// Returns the commands that the user on the sentinels needs according to the page, as rules.
 pub(crate) fn allowed_at_sentinels() -> String {
     rules_behind("The user at sentinels needs")
 }
@@ -27,10 +27,11 @@ fn rules_behind(words: &str) -> String {
     rules.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The lease that the word "lease" on the page means in a test: the default of both sides.
+/// The lease that the word "lease" on the page means in a test. It is the default of both
+/// libraries.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// The side whose writes and messages a test checks against the page.
+/// The library whose writes and messages a test checks against the page.
 #[derive(Clone, Copy)]
 pub(crate) enum Writer {
     Rust,
@@ -66,7 +67,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Like [`new`](Self::new), where all rows of `other` may occur too.
+    /// Like [`new`](Self::new), but all rows of `other` may also occur.
     pub(crate) fn with(mut self, other: Wire<'_>) -> Self {
         let optional = |row: KeyRow| KeyRow {
             needed: false,
@@ -122,7 +123,7 @@ impl<'a> Wire<'a> {
         assert!(found, "{}: no row for {entry}", self.section);
     }
 
-    /// Checks once more. Every row must have been seen by then.
+    /// Checks once more, and asserts that every row has been seen.
     pub(crate) fn finish(mut self) {
         self.look();
         let keys = self.keys.iter().filter(|row| row.needed && !row.seen);
@@ -151,7 +152,7 @@ pub(crate) fn sections() -> Vec<&'static str> {
     heads.filter(|head| rows(head).count() > 0).collect()
 }
 
-/// Returns the rows of a section's tables that name the writer or publisher of something.
+/// Returns the rows of a section's tables that name a writer or a publisher.
 fn rows(section: &str) -> impl Iterator<Item = Vec<&'static str>> + use<> {
     let start = format!("\n## {section}\n");
     let (_, rest) = PAGE.split_once(&start).expect("a section of the page");
@@ -181,7 +182,7 @@ pub(crate) fn cells(line: &str) -> Vec<&str> {
     }
 }
 
-/// Fills this name into a text of the page.
+/// Fills this name into a cell of the page.
 pub(crate) fn fill(cell: &str, name: &str) -> String {
     let tag = match name.contains('{') {
         true => name.to_owned(),
@@ -191,7 +192,7 @@ pub(crate) fn fill(cell: &str, name: &str) -> String {
 }
 
 impl Writer {
-    /// Whether the row's last cell names this writer.
+    /// Returns whether the row's last cell names this writer.
     fn is_in(self, row: &[&str]) -> bool {
         let mut names = row.last().expect("not empty").split(", ");
         names.any(
@@ -325,7 +326,7 @@ fn ms(span: Duration) -> i64 {
     span.as_millis().try_into().expect("it is short")
 }
 
-/// A text with places for ids and numbers in it.
+/// A string that contains placeholders for ids and numbers.
 pub(crate) struct Pattern(Vec<Part>);
 
 enum Part {
@@ -386,7 +387,7 @@ fn behind<'t>(mark: &str, text: &'t [u8]) -> Option<&'t [u8]> {
     }
 }
 
-/// One field or member of a key, or a complete text.
+/// One field or member of a key, or a complete string.
 struct Entry {
     key: String,
     kind: String,

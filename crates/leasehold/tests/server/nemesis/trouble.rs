@@ -1,4 +1,4 @@
-//! The faults that befall the processes, their connections and their server.
+//! The faults that affect the processes, their connections and their server.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ impl Trouble {
         Self::FreezeServer,
     ];
 
-    /// Faults of every kind, but fewer of the kinds that other tests show.
+    /// Faults of every kind, but fewer of the kinds that other tests cover.
     pub(super) const EVERYWHERE: [Self; 8] = [
         Self::StopProcess,
         Self::KillProcess,
@@ -193,8 +193,8 @@ impl Arena {
     }
 }
 
-/// Waits until `happened`, with a limit, because no process has to send the request that a fault
-/// waits for.
+/// Waits until `happened`. The wait has a limit, because it is not certain that a process sends the
+/// request for which the fault waits.
 fn comes_to_it(happened: impl Fn() -> bool) -> bool {
     let end = Instant::now() + LEASE;
     while !happened() && Instant::now() < end {

@@ -1,5 +1,5 @@
 //! A process that the nemesis disturbs. Its tasks acquire a few locks in every possible way, and
-//! increment a plain counter under each.
+//! increment a plain counter while they hold a lock.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{COUNTER, NAMES, STOP};
 use crate::server::scene::{LEASE, builder};
 use crate::support::eventually;
 
-/// Time for a count, which must end while the lock is still held.
+/// The time for a count, which must end while the lock is still held.
 const ENOUGH: Duration = Duration::from_millis(150);
 
 /// Works until it finds [`STOP`] at the resource. `url` leads to the locks, through all faults;
@@ -22,7 +22,7 @@ const ENOUGH: Duration = Duration::from_millis(150);
 pub(crate) async fn work(url: &str, resource: &str, tasks: usize, seed: u64) {
     let client = connect(url).await;
     let patient = redis::AsyncConnectionConfig::new()
-        // The nemesis may stop this process for any time.
+        // The nemesis may stop this process for any length of time.
         .set_response_timeout(Some(Duration::from_secs(60)));
     let resource = redis::Client::open(resource).unwrap();
     let resource = resource
@@ -139,7 +139,7 @@ impl Task {
         }
     }
 
-    /// Reads and writes, with time in between for another task to do the same.
+    /// Reads and writes the counter, with time in between for another task to do the same.
     async fn count(&mut self, name: &str) {
         let counter = format!("{COUNTER}{name}");
         let mut get = redis::cmd("GET");

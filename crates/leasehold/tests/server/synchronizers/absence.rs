@@ -9,7 +9,8 @@ use crate::server::warnings::Warnings;
 const SECOND: Duration = Duration::from_secs(1);
 const TOLD: &str = "there is no semaphore of this name";
 
-/// Counts the warnings of two waits, one that asks many times and one that asks once.
+/// Counts the warnings from two waits, of which one asks the server many times and the other asks
+/// once.
 async fn warnings_of(client: &Client) -> usize {
     let warnings = Warnings::listen();
     let short = Duration::from_millis(10);

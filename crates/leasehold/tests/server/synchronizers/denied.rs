@@ -1,5 +1,5 @@
-//! Each command denied by itself: an action that needs it returns an error and leaves nothing half
-//! done.
+//! One command is denied at a time: an action that needs this command returns an error and leaves
+//! nothing half done.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ impl Scene {
         latch.try_set_count(5).await.unwrap();
     }
 
-    /// Returns the number of free plain permits, of free permits with leases, of held permits with
-    /// leases, and the count.
+    /// Returns four numbers: free plain permits, free permits with leases, held permits with
+    /// leases, and the latch's count.
     async fn state(&self) -> (i64, i64, u64, u64) {
         let leases = self.admin.expirable_semaphore("e");
         (

@@ -1,4 +1,5 @@
-//! One request or reply fails, on the embedded keyspace behind a network, on a paused clock.
+//! Tests in which one request or reply fails, on the embedded keyspace behind a network, with a
+//! paused clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +31,7 @@ pub(crate) fn fates() -> Vec<(&'static str, Fate)> {
     ]
 }
 
-/// Applies `fate` to the nth request of a step. Returns the number of times that it happened.
+/// Applies `fate` to the nth request for a step. Returns a counter of how often that has happened.
 pub(crate) fn strike(network: &Network, step: Step, nth: usize, fate: Fate) -> Arc<AtomicUsize> {
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);
@@ -416,8 +417,8 @@ async fn long_delayed_duplicate_counts_once() {
     latch.try_set_count(10).await.unwrap();
     let late = Fate::default().request_lost().duplicated_after(20 * SECOND);
     strike(&place.network, Step::LatchCountDown, 0, late);
-    // The first count-down is answered on its retry. The others remove the markers of requests that
-    // were answered before them.
+    // The first count-down is answered only when it is retried. The other count-downs remove the
+    // markers of requests that were answered before them.
     for left in (5..10).rev() {
         assert_eq!(latch.count_down().await.unwrap(), left);
         tokio::time::sleep(6 * SECOND).await;

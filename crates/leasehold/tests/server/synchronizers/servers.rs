@@ -1,4 +1,4 @@
-//! Real servers: behind a proxy that strikes at one request, out of memory, and with a process that
+//! Real servers: behind a proxy that disturbs one request, out of memory, and with a process that
 //! is killed.
 
 use std::time::Duration;
@@ -97,8 +97,8 @@ async fn cut_count_down_counts_once() {
     }
 }
 
-/// When a latch reaches zero, Redisson leaves no note. This library does, at the zero and when it
-/// sets the count again.
+/// When a latch reaches zero, Redisson does not leave a note. This library leaves one at that time,
+/// and when it sets the count again.
 #[tokio::test(flavor = "multi_thread")]
 async fn poll_sees_zero_reset_by_other_side() {
     let server = RedisServer::start().unwrap();
@@ -109,7 +109,8 @@ async fn poll_sees_zero_reset_by_other_side() {
         let latch = ours.count_down_latch("l");
         latch.try_set_count(1).await.unwrap();
 
-        // This waiter does not subscribe. It asks once before all of this and once after it.
+        // This waiter does not subscribe. It asks the server once before all of this and once after
+        // it.
         let waiter = Client::connect(&server.url()).await.unwrap();
         let pause = Duration::from_secs(2);
         let waits = waiter
@@ -227,7 +228,7 @@ async fn undone_acquire_publishes_each_returned_permit() {
     let proxy = Proxy::to(server.port());
     let client = Client::connect(&proxy.url()).await.unwrap();
     let direct = Client::connect(&server.url()).await.unwrap();
-    // The waiters ask when they are woken, and never on their own.
+    // The waiters ask the server when they are woken, and never on their own.
     let semaphore = client.semaphore("x").poll_interval(HOUR);
     let asked = server.scripts();
     let waiters: Vec<_> = (0..3)
@@ -236,7 +237,8 @@ async fn undone_acquire_publishes_each_returned_permit() {
             tokio::spawn(async move { semaphore.acquire().await })
         })
         .collect();
-    // The first waiter asks, subscribes, and asks once more. The next request is for all three.
+    // The first waiter asks the server, subscribes, and asks once more. The next request is for all
+    // three waiters.
     eventually("they wait", async || server.scripts() >= asked + 2).await;
     let answer = proxy.strike_next(b"\r\n1 1 1\r\n", Strike::HoldReply);
     let mut heard = server.listen();
@@ -252,7 +254,7 @@ async fn undone_acquire_publishes_each_returned_permit() {
     assert_eq!(texts(&mut heard)[..6], undone, "a release, and an undo");
 }
 
-/// Plain permits have no lease: a permit that is not released remains in use for ever.
+/// Plain permits have no lease: a permit that is not released remains in use forever.
 #[tokio::test]
 async fn refused_permit_releases_are_resent_until_accepted() {
     type Refuses = fn(&RedisServer, bool);

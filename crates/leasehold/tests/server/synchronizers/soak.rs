@@ -1,7 +1,7 @@
-//! Several processes on one real server for some time. Their connections are cut at random. The
-//! processes whose permits have leases are killed, and so are Java processes of both Redisson
-//! versions that use the same permits. A run takes some seconds by default;
-//! `LEASEHOLD_SOAK_SECONDS=300` makes it five minutes.
+//! Several processes on one real server for some time. Their connections are cut at random.
+//! Processes whose permits have leases are killed. So are Java processes that use the same permits
+//! with both Redisson versions. A run takes some seconds by default; `LEASEHOLD_SOAK_SECONDS=300`
+//! makes it five minutes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -172,8 +172,8 @@ fn java_thread(thread: &RedissonThread, used: &AtomicBool) -> Vec<Use> {
     }
 }
 
-/// Parses the uses of permits that a child has printed. Permits that it had at its end were in use
-/// until `end`.
+/// Parses the uses of permits that a child has printed. Permits that the child had at its end were
+/// in use until `end`.
 fn uses_of(lines: &[String], end: u64) -> Vec<Use> {
     let mut begun = HashMap::new();
     let mut uses = Vec::new();

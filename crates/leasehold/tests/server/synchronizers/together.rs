@@ -58,7 +58,7 @@ impl Scene {
         strike(&self.network, Step::SemaphoreAdd, 0, fate)
     }
 
-    /// Asserts that the waiter is served, and that all permits are free in the end.
+    /// Asserts that the waiter is served, and that finally all permits are free.
     async fn all_come_back(self, what: &str) {
         let served = self.waiter.await.unwrap().unwrap();
         tokio::time::sleep(30 * SECOND).await;
@@ -104,7 +104,7 @@ async fn shared_release_request_counts_once_after_faults() {
         let mut permits = std::mem::take(&mut scene.permits);
         let released = permits.split_off(4);
         for given_up in permits.split_off(2) {
-            // The release is polled once and dropped.
+            // The release is polled only once, and then dropped.
             assert!(poll_immediate(given_up.release()).await.is_none());
         }
         // The other releases are sent as a request of their own, while the first request is under

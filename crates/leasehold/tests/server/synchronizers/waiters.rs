@@ -1,4 +1,4 @@
-//! Many waiters: they cause no thundering herd, and each is served.
+//! Many waiters: they do not cause a thundering herd, and each of them is served.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ async fn permits_pass_within_turn_without_requests() {
     assert_eq!(semaphore.available_permits().await.unwrap(), 4);
 }
 
-/// Uses one permit after the other, for ever, with other work in between.
+/// Uses one permit after the other, forever, with other work in between.
 async fn hog(semaphore: Semaphore, hold: Duration, other_work: Duration) {
     loop {
         let permit = semaphore.acquire().await.unwrap();
@@ -186,7 +186,7 @@ async fn busy_process_gives_another_its_turn() {
         hogs: 32,
         other_work: Duration::ZERO,
     };
-    // With so few tasks, often none is in line.
+    // With these few tasks, often no task is in line.
     let few = Busy {
         permits: 1,
         hogs: 2,
@@ -200,8 +200,8 @@ async fn busy_process_gives_another_its_turn() {
     for busy in [many, few, one] {
         for distance_ms in 0..=7 {
             let longest = busy.longest_wait_at(ms(distance_ms)).await;
-            // A near process is served after every slice of the busy process, a far one after every
-            // fourth.
+            // A near process is served after every slice of the busy process, and a far process
+            // after every fourth slice.
             let limit = ms(if distance_ms <= 1 { 40 } else { 200 });
             assert!(longest <= limit, "{longest:?} at {distance_ms} ms");
         }
@@ -209,7 +209,7 @@ async fn busy_process_gives_another_its_turn() {
 }
 
 /// Makes three processes use one permit all the time, all in the same way. Returns how often each
-/// of them had it in twelve seconds.
+/// process had the permit in twelve seconds.
 async fn three_alike<P>(acquire: impl AsyncFn(&Client) -> P, release: impl AsyncFn(P)) -> [u64; 3] {
     let server = Embedded::new();
     let semaphore = server.client().semaphore("x");
@@ -266,7 +266,8 @@ async fn equal_processes_share_a_permit_fairly() {
     assert_nobody_starves("permits with leases", rounds);
 }
 
-/// Makes a waiter ask without success while `others` run. Returns the number of its requests.
+/// Makes a waiter try to acquire permits in vain while `others` run. Returns the number of its
+/// requests.
 async fn asks_while(others: impl AsyncFnOnce(&Embedded)) -> u64 {
     let server = Embedded::new();
     server
@@ -301,7 +302,7 @@ async fn each_release_wakes_losing_waiter() {
     assert!(releases >= 490, "{releases} asks for 500 releases");
 }
 
-/// A release of the waiter's own client counts too.
+/// A release by the waiter's own client counts, too.
 #[tokio::test(start_paused = true)]
 async fn own_release_wakes_losing_waiter() {
     let (server, other) = semaphore_of(0).await;
@@ -431,7 +432,7 @@ async fn leased_release_wakes_losing_waiter() {
 }
 
 /// For a while after its slice, a process leaves free permits to other processes. But a wait that
-/// would end during that time has no other chance.
+/// would end during that time asks the server anyway, because it has no other chance.
 #[tokio::test(start_paused = true)]
 async fn short_wait_asks_during_stand_down() {
     let (server, _) = semaphore_of(1).await;
@@ -458,7 +459,7 @@ async fn handed_on_permit_needs_no_message() {
     let first = tokio::spawn(async move { first.acquire().await });
     let second = tokio::spawn(async move { second.acquire().await });
     let permit = first.await.unwrap().unwrap();
-    // The second waiter has already asked without result, and sleeps.
+    // The second waiter has already asked the server in vain, and sleeps.
     tokio::time::sleep(Duration::from_millis(8)).await;
     permit.release().await.unwrap();
     let got = timeout(SECOND, second).await;
