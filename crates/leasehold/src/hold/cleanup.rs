@@ -216,7 +216,7 @@ impl Cleanup {
                 log(|| {
                     tracing::warn!(
                         key = %hold.key(), cause = %failure.cause,
-                        "can't release; a hold with a lease stays until the lease ends"
+                        "can't release the hold; it stays until its lease ends, if it has one"
                     )
                 });
                 return false;

@@ -184,13 +184,14 @@ impl Grant {
         };
         drop(state);
         if let Some(Stalling { since, within }) = stalling {
-            // A target of its own: the work may still report in time, so the command does not print it.
+            // With its own target, because the command does not print it: the work may still report in
+            // time.
             log(|| {
                 tracing::warn!(
                     target: "leasehold::progress",
                     key = %self.key,
                     ?since,
-                    "no progress of the holder's work"
+                    "the work makes no progress"
                 );
             });
             self.observed.stalling(&self.key, since, within);

@@ -17,7 +17,8 @@ use crate::key::Key;
 use crate::local::reentry::Held;
 
 /// The reason why locks of some kinds can't be kept.
-pub(crate) const SEVERAL_HOLDERS: &str = "several clients can hold a lock of its kind at a time";
+pub(crate) const SEVERAL_HOLDERS: &str =
+    "several clients can hold a lock of this kind at the same time";
 
 pub(crate) fn cannot_keep(key: &Key, why: &str) -> Error {
     let message = format!(

@@ -1,7 +1,7 @@
 //! Every pair of actions that users take with a lock, at the same time and under one name. Tasks in
-//! one process take the two actions in turn, and so do tasks in another process at the same time.
-//! Each kind of lock is used, and each history is checked: no two holders overlap, every task is
-//! served, and nothing is left.
+//! one process take the two actions in turn, while tasks in another process use the lock, too. Each
+//! kind of lock is used, and each history is checked: no two holders overlap, every task is served,
+//! and nothing is left.
 //!
 //! `LEASEHOLD_PAIRS_SEEDS` sets the number of seeds that are played for each pair.
 
