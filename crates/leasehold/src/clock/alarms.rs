@@ -68,7 +68,7 @@ impl Alarms {
         Ok(started.thread().clone())
     }
 
-    /// Wakes each sleeper at its time, for as long as the process lives.
+    /// Wakes each sleeper when it is due, for as long as the process lives.
     fn run(&self) {
         loop {
             let now = CLOCK.now();

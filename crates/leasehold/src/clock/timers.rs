@@ -1,4 +1,5 @@
-//! Sleeping, with any executor, until a time of the clock that measures the validity of holds.
+//! Sleeps until a time on the clock that measures the validity of holds. They work with any
+//! executor.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -754,8 +754,8 @@ impl Grant {
         self.leave_locked(claim, self.state.lock())
     }
 
-    /// Like [`leave`](Self::leave), for a guard that is dropped. `None` in a child after a fork, if
-    /// another thread of the parent had the state locked.
+    /// Like [`leave`](Self::leave), for a guard that is dropped. Returns `None` in a forked child
+    /// if another thread of the parent had the state locked.
     pub(crate) fn leave_in(&self, process: Process, claim: ClaimId) -> Option<GuardExit> {
         Some(self.leave_locked(claim, process.lock(&self.state)?))
     }

@@ -59,9 +59,10 @@ pub(super) struct GrantState {
     pub(super) granted_at: Moment,
     /// The weakest confirmation that any of its requests asked for.
     pub(super) confirmed_by: Acknowledgement,
-    /// Number of confirmations by the server, including the grant.
+    /// The number of confirmations by the server, including the grant.
     pub(super) confirmations: u32,
-    /// Number of waits that need the hold to last: it is renewed for them, whatever its terms are.
+    /// The number of waits that need the hold to last: it is renewed for them, whatever its terms
+    /// are.
     pub(super) renewing_waits: usize,
     /// Whether the hold was released, or left to expire. If so, nothing is reported any more.
     pub(super) over: bool,

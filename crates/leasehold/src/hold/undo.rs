@@ -104,7 +104,7 @@ impl<H: Releasable> Undo<H> {
     }
 
     /// Takes over the duty of `other`: this undo also releases what `other` would have released:
-    /// the same hold, or a place that is removed together with this undo's place.
+    /// the same hold, or a place that is removed with this undo's place.
     pub(crate) fn take_over(&mut self, mut other: Self) {
         self.late_until = self.late_until.max(other.late_until);
         other.disarm();

@@ -327,7 +327,8 @@ struct Renewal {
 }
 
 impl Renewal {
-    /// Returns the step that renews the hold together with others, and the server that has it.
+    /// Returns the step that renews this hold and others in one operation, and the server that has
+    /// the hold.
     fn group(&self) -> Option<(&'static str, usize)> {
         let batch = self.hold.steps.batch_renewal()?;
         Some((batch.step.name, self.node))

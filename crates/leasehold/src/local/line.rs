@@ -105,9 +105,8 @@ impl LineSlot {
     }
 
     /// Gives up a place. The line is dropped with its last place, and so is its knowledge of the
-    /// server, because the next waiter may arrive much later. A waiter may arrive before the waker
-    /// of the last waiter has left. It may begin a new line, because the old line has no other
-    /// waiter.
+    /// server, because the next waiter may arrive much later. A waiter that arrives before the
+    /// waker of the last waiter has left may begin a new line: the old line has no other waiter.
     fn leave(&self) {
         let mut slot = self.0.lock();
         let is_last = slot.as_mut().is_some_and(|(_, places)| {
@@ -143,8 +142,9 @@ pub(super) struct LineState {
     pub(super) wakers: BTreeMap<Number, Arc<WaiterWaker>>,
     /// Whether the line is among the lines that are checked (`stalls.rs`).
     is_checked: bool,
-    /// The waiters for permits that have not got any permits yet, by their numbers in the order:
-    /// one order decides both which waiter asks and which waiter is served next.
+    /// The waiters for permits that have not got any permits yet, by the numbers that they have in
+    /// `order`: the same order decides which waiter asks the server and which waiter is served
+    /// next.
     pub(super) permit_waiters: BTreeMap<Number, Arc<PermitWaiter>>,
     /// The waiters to which a hold can be handed over.
     pub(super) hold_waiters: BTreeMap<Number, Arc<HoldWaiter>>,
@@ -159,7 +159,7 @@ pub(super) struct WaiterWaker {
     stall_check: Arc<StallCheck>,
     /// The waiter's line. Not set while the waiter is the only one and asks without a line.
     line: OnceLock<Arc<WaitLine>>,
-    /// Whether the waiter was woken while it had no line, and has not been polled since.
+    /// Whether the waiter was woken while it had no line, and has not been polled since then.
     woken: AtomicBool,
     number: Number,
     role: LineRole,
@@ -691,8 +691,8 @@ impl Place {
     }
 
     async fn until(&self, condition: impl Fn() -> bool) {
-        // No waker is registered here: the entire wait is polled with a `WaiterWaker`, and a thread
-        // that changes the order wakes the `WaiterWaker`s concerned.
+        // No waker is registered here: the entire wait is polled with the waiter's `WaiterWaker`,
+        // which a thread that changes the order for this waiter wakes.
         let poll = |_: &mut Context<'_>| match condition() {
             true => Poll::Ready(()),
             false => Poll::Pending,

@@ -139,8 +139,8 @@ impl Order {
         no_writer || self.patient_enough.contains(&reader)
     }
 
-    /// Lets a reader that has waited long enough pass the writers before it. Otherwise it could
-    /// wait forever if another process writes all the time. Returns the waiters to wake.
+    /// Lets a reader that has waited long enough pass the writers before it. Otherwise this reader
+    /// could wait forever if another process writes all the time. Returns the waiters to wake.
     pub(super) fn pass_writers(&mut self, reader: Number) -> Vec<Number> {
         self.patient_enough.insert(reader);
         let mut to_wake = self.reassign();

@@ -34,8 +34,8 @@ pub(crate) struct Held {
     slice: Option<Duration>,
     /// Whether the hold was granted to a waiter in line, so that others may still be waiting.
     was_contended: AtomicBool,
-    /// The record in which other readers of the process find the hold, if they may share it. Boxed
-    /// for the same reason.
+    /// The record in which other readers of the process find the hold, if they may share it. Boxed,
+    /// because few holds are shared.
     _shared_hold: Option<Box<RecordRef>>,
 }
 
@@ -90,8 +90,7 @@ impl Held {
         self.take_undo().given_back();
     }
 
-    /// Releases the hold in the background. When this function returns, the request is in the
-    /// queue.
+    /// Releases the hold in the background. When this returns, the request is in the queue.
     pub(crate) fn give_back_now(&self) {
         self.take_undo().give_back_now();
     }
@@ -252,7 +251,7 @@ impl RecordRef {
         branches.push(number);
         let lost = slots.insert(owner.clone(), OwnerSlot::Acquiring(branches));
         drop(slots);
-        // Dropped after unlocking: dropping a hold drops its reference to this record.
+        // Drop this after unlocking: dropping a hold drops its reference to this record.
         drop(lost);
         Ok(OwnerEntry::Ask(BranchAcquire {
             local: self.clone(),
@@ -354,7 +353,7 @@ impl BranchAcquire {
         }
         let before = slots.insert(self.owner.clone(), OwnerSlot::Held(Arc::clone(held)));
         drop(slots);
-        // Dropped after unlocking: dropping a hold drops its reference to this record.
+        // Drop this after unlocking: dropping a hold drops its reference to this record.
         drop(before);
         self.has_hold = true;
         true

@@ -58,7 +58,7 @@ impl Returns {
     /// Adds `permits` to the open batch. Opens a batch if there is none, and then returns its
     /// carrier too. Returns `None` if the batch is full and must be sent first.
     pub(crate) fn join(&self, permits: u32) -> Option<(BatchMember, Option<Carrier>)> {
-        // Join under the lock under which the batch is sent, so that no return is added after its
+        // Join while the batch is locked, as for sending it, so that no return is added after its
         // request.
         let mut batch = self.open.lock();
         if let Some(open) = &mut *batch {

@@ -265,7 +265,7 @@ impl Slice {
 
     fn stand_down(&self) -> Duration {
         // Other processes may be too far away to ask within the short time. The long time is used
-        // rarely, because it is lost if no other process wants a permit, which is the usual case.
+        // rarely: usually no other process wants a permit, and then the time is lost.
         match self.unused_slices % 4 {
             3 => LONG_STAND_DOWN,
             _ => STAND_DOWN,

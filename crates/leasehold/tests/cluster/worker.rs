@@ -53,7 +53,7 @@ pub(crate) const JOBS: [Job; 10] = [
 pub(crate) const TAG: &str = "{crew}:";
 /// A name in the slot of [`TAG`].
 const TAGGED: &str = "crew";
-/// The prefixes of names, each of which is in a slot of its own.
+/// The prefixes of names without a tag, so that each name is in a slot of its own.
 pub(crate) const PLACES: [&str; 3] = ["one ", "two ", "three "];
 
 /// The receiver of the lines, which writes them at once.

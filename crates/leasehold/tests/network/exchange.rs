@@ -110,7 +110,8 @@ async fn a_dropped_permit_serves_the_next_waiter() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// Otherwise the next waiter and all other processes would wait until a lease ends.
+/// If the release did not serve it, the next waiter and all other processes would wait until a
+/// lease ends.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_not_polled_serves_the_next_waiter() {
     let server = Embedded::new();

@@ -265,8 +265,8 @@ async fn places_of_those_that_were_served_go_with_a_lost_hold() {
     assert_eq!(server.keys(), ["leasehold:{x}:forced"]);
 }
 
-/// Makes three holders have the lock one after the other. Returns the last, which has taken over
-/// the hold of the second.
+/// Lets three holders have the lock one after the other. Returns the last holder, which has taken
+/// over the hold of the second.
 async fn passed_on(client: &Client) -> LockGuard {
     let (first, [second, third]) = held(client).await;
     first.release().await.unwrap();
@@ -481,7 +481,8 @@ async fn place_of_an_unpolled_waiter_is_not_kept_with_others() {
     let start = Instant::now();
     let mut unpolled = waits_by_hand(&lock);
     polled(&mut unpolled, 10).await;
-    // Its poll interval has ended, and it begins to keep its place together with others.
+    // The unpolled waiter's poll interval ends. At the next poll, this waiter begins to share
+    // requests that keep places.
     sleep(1040 * MS).await;
     polled(&mut unpolled, 1).await;
     sleep(1000 * MS).await;

@@ -10,7 +10,7 @@ use leasehold_testkit::{Proxy, RedisServer, Sentinels};
 use super::failovers::{leads_to, master_of};
 use crate::support::eventually;
 
-/// Starts a proxy in front of each sentinel. Returns the proxies, and the URL of all of them.
+/// Starts a proxy in front of each sentinel. Returns the proxies, and a URL that names all of them.
 pub(super) fn behind_proxies(sentinels: &Sentinels) -> (Vec<Proxy>, String) {
     let ports = sentinels.sentinels().iter().map(RedisServer::port);
     let proxies: Vec<_> = ports.map(Proxy::to).collect();

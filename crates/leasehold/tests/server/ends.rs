@@ -181,7 +181,7 @@ fn runtime_end_leaves_nothing_of_any_feature() {
     at_runtime_end(&server, work, company_has_ended);
 }
 
-/// After its runtime has ended, an operator no longer sees a client's announcement.
+/// After a client's runtime has ended, an operator no longer sees the client's announcement.
 #[test]
 fn runtime_end_removes_what_its_clients_said_about_themselves() {
     let server = RedisServer::start().unwrap();

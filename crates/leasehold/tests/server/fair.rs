@@ -62,7 +62,7 @@ async fn killed_waiter_is_skipped_after_its_timeout() {
     nothing_is_left(&server, &[&ours, &theirs]).await;
 }
 
-/// Redisson adds 300 s for each waiter in line. When a waiter leaves, it subtracts them from the
+/// Redisson adds 300 s for each waiter in line. When a waiter leaves, it subtracts 300 s from the
 /// timeouts of all later waiters.
 #[tokio::test]
 async fn removing_dead_waiters_lowers_later_timeouts() {

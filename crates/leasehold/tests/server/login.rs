@@ -118,7 +118,7 @@ async fn hold_outlives_password_rotation_with_credentials_callback() {
     })
     .await;
 
-    // The connection for messages queries the credentials too.
+    // The connection for messages queries the credentials, too.
     let other = Client::connect(&server.url()).await.unwrap();
     let theirs = other.lock("y").acquire().await.unwrap();
     let waits = client.lock("y").poll_interval(HOUR);

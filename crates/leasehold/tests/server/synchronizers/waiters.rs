@@ -230,8 +230,8 @@ async fn three_alike<P>(acquire: impl AsyncFn(&Client) -> P, release: impl Async
     rounds.try_into().expect("three of them")
 }
 
-/// Returns a client whose requests take from half a millisecond to one and a half, so that a
-/// different client's request arrives first each time.
+/// Returns a client whose requests take 0.5 to 1.5 ms, so that a different client's request arrives
+/// first each time.
 fn jittery(server: &Embedded, seed: u64) -> Client {
     let (client, network) = client(server);
     let mut rng = fastrand::Rng::with_seed(seed);
