@@ -121,8 +121,8 @@ impl Timers {
         }
     }
 
-    /// Returns whether the client's runtime polls this, so that its timers work. Another runtime
-    /// may have no timers, and a forked child has none of the threads that drive them.
+    /// Returns whether the caller is polled by the client's runtime, whose timers work. Another
+    /// runtime may not have timers, and a forked child has none of the threads that drive them.
     pub(crate) fn are_here(&self) -> bool {
         let is_own = |here: Handle| here.id() == self.0.runtime.id();
         Handle::try_current().is_ok_and(is_own) && !self.0.process.is_forked()
@@ -140,7 +140,7 @@ impl Timers {
     }
 }
 
-/// Returns whether a test has paused the clock of the runtime that polls this.
+/// Returns whether a test has paused the clock of the runtime that polls the caller.
 #[expect(clippy::disallowed_methods, reason = "it is compared with tokio's")]
 fn is_paused() -> bool {
     let (tokio_time, real) = (Instant::now(), std::time::Instant::now());
@@ -228,7 +228,7 @@ impl TimersShared {
             return true;
         }
         self.watched.store(false, Ordering::SeqCst);
-        // A sleeper that was counted before this store has seen `true`, and has started no task.
+        // A sleeper that was counted before this store has seen `true`, and has not started a task.
         is_needed() && !self.watched.swap(true, Ordering::SeqCst)
     }
 }

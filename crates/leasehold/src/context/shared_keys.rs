@@ -46,7 +46,7 @@ impl SharedKeys {
             self.any.store(true, Ordering::Release);
             return Some(SharedKeysAction::Check(bare));
         }
-        // A client that uses no name in braces does not pay for the lock.
+        // A client that does not use names in braces does not pay for the lock.
         if !self.any.load(Ordering::Acquire) {
             return None;
         }

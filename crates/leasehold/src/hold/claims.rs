@@ -201,7 +201,7 @@ impl Claims {
         each.filter_map(|claim| claim.terms.progress_within).min()
     }
 
-    /// Makes the hold depend on progress from now on, for one guard.
+    /// Makes the hold depend, from now on, on the progress that one guard reports.
     pub(super) fn want_progress(&mut self, id: ClaimId, within: Duration) {
         if let Some(claim) = self.find(id) {
             claim.terms.progress_within = Some(within);

@@ -1,4 +1,4 @@
-//! A grant of the server: how long it is valid, and whether it has been lost.
+//! A grant by the server: how long it is valid, and whether it has been lost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::observe::{Ended, Entry, MaybeSpan, Observed, log};
 use crate::process::Process;
 use crate::sync::{Mutex, MutexGuard};
 
-/// One grant of the server.
+/// One grant by the server.
 pub(crate) struct Grant {
     pub(crate) key: Key,
-    /// The number of its first hold, which identifies the grant in debug output.
+    /// The number of the grant's first hold, which identifies the grant in debug output.
     pub(super) number: u64,
     pub(crate) steps: Box<dyn HoldSteps>,
     /// The route of its release and its undo: the connection of its acquire, so that both run after
@@ -127,7 +127,8 @@ impl Grant {
         self.state.lock().holding.claims.terms_of(claim)
     }
 
-    /// Returns the route of operations that release it, which run after its acquire.
+    /// Returns the route for operations that release the grant. On this route, they run after its
+    /// acquire.
     pub(crate) fn undo_route(&self) -> Route {
         self.undo_route
     }
@@ -153,7 +154,8 @@ impl Grant {
         self.state.lock().longest_requested
     }
 
-    /// Returns what the watchdog must do about the hold now. A renewal counts as sent.
+    /// Returns what the watchdog must do about the hold now. If that is a renewal, it counts as
+    /// sent.
     pub(crate) fn next_action(&self, now: Moment) -> WatchdogAction {
         let mut state = self.state.lock();
         if state.over {
@@ -366,7 +368,7 @@ impl Grant {
         *self.state.lock().holding.token.get_or_insert(token)
     }
 
-    /// Notes that the lock no longer gives a token below this one.
+    /// Notes that from now on, the lock's tokens are not below this one.
     pub(crate) fn raised(&self, token: u64) {
         let mut state = self.state.lock();
         state.holding.raised_to = state.holding.raised_to.max(Some(token));
@@ -455,7 +457,7 @@ impl Grant {
         self.clock.now().saturating_sub(since)
     }
 
-    /// Returns how often the server has renewed it, and how many guards have it.
+    /// Returns how often the server has renewed the hold, and how many guards have it.
     pub(crate) fn counts(&self) -> (u32, usize) {
         let state = self.state.lock();
         (
@@ -475,7 +477,7 @@ impl Grant {
     pub(crate) fn confirmed(&self, sent: Moment, lease: Duration) -> Duration {
         let mut state = self.state.lock();
         let longest = state.longest_requested;
-        // Lost is final: the holder was notified, and another client may already have the lock.
+        // A loss is final: the holder was notified, and another client may already have the lock.
         if state.check(self.clock.now()).is_some() {
             drop(state);
             self.report_found_loss();
@@ -567,7 +569,8 @@ impl Grant {
         Some(reason)
     }
 
-    /// Reports a loss, once. The server may have found it after the hold had ended here.
+    /// Reports a loss, but only once. The server may have found the loss after this process had
+    /// ended the hold.
     pub(crate) fn ended_lost(&self, reason: &LossReason) {
         if !self.loss_is_reported.swap(true, Ordering::Relaxed) {
             log(|| tracing::error!(key = %self.key, %reason, "lock lost"));
@@ -873,15 +876,15 @@ impl Grant {
         self.state.lock().outlasts(reason)
     }
 
-    /// Sets when the hold is due in the watchdog, and returns the time that was set before. Called
-    /// with the watchdog's table locked.
+    /// Sets when the hold is due in the watchdog, and returns the time that was set before. Call
+    /// this with the watchdog's table locked.
     pub(crate) fn set_due(&self, due: Option<Moment>) -> Option<Moment> {
         let nanos = due.map_or(NEVER, Moment::as_nanos);
         let before = self.due.swap(nanos, Ordering::Relaxed);
         (before != NEVER).then(|| Moment::from_nanos(before))
     }
 
-    /// Returns its index in its list of the watchdog's table.
+    /// Returns the grant's index in its list in the watchdog's table.
     pub(super) fn wheel_index(&self) -> usize {
         self.wheel_index.load(Ordering::Relaxed)
     }

@@ -31,7 +31,7 @@ pub(super) struct Holding {
     pub(super) raised_to: Option<u64>,
     /// Whether the last guard has left: no guard can join any more.
     pub(super) guards_gone: bool,
-    /// Whether its guard wants the hold for itself: no other guard can share it any more.
+    /// Whether the guard wants the hold for itself, so that no other guard can share it any more.
     pub(super) closed: bool,
     /// The span of the hold.
     pub(super) span: MaybeSpan,

@@ -41,15 +41,17 @@ impl LastReport {
 
 /// The state of a hold that concerns progress.
 pub(super) struct ProgressWatch {
-    /// The reports of its guards. A guard that was downgraded or upgraded brings its own with it.
+    /// The reports of its guards. A guard that was downgraded or upgraded brings its earlier
+    /// reports with it.
     reports: Vec<Arc<LastReport>>,
-    /// The last report at the time of the latest warning.
+    /// The time of the last report when the latest warning was given.
     warned_of: Option<Moment>,
     /// The time of the last check.
     checked_at: Moment,
     /// The time at which the next renewal is due.
     pub(super) renewal_due: Moment,
-    /// The last report when a renewal was refused. Cleared when a renewal is allowed or confirmed.
+    /// The time of the last report when a renewal was refused. Cleared when a renewal is allowed or
+    /// confirmed.
     pub(super) vetoed_of: Option<Moment>,
 }
 

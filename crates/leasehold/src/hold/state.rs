@@ -237,7 +237,7 @@ impl GrantState {
         Some(Ending { left, limit })
     }
 
-    /// Returns whether less time has passed since the last confirmation than a renewal waits for.
+    /// Returns whether the last confirmation is too recent for a renewal to be due.
     pub(super) fn was_just_confirmed(&self, now: Moment) -> bool {
         let period = self.watch_every().unwrap_or_default();
         now.saturating_sub(self.confirmed_at) < period.mul_f64(0.75)
@@ -259,7 +259,7 @@ impl GrantState {
 
     /// Refuses renewals if the work has stalled, and allows them again after a report.
     pub(super) fn veto_renewal(&mut self, now: Moment) -> bool {
-        // A closed client renews nothing, and only reminds the server of the hold.
+        // A closed client does not renew the hold, and only reminds the server of it.
         let is_stalled = !self.closed && self.stalls_at().is_some_and(|at| at <= now);
         if let Some(watch) = &mut self.holding.progress
             && !self.closed
@@ -284,7 +284,7 @@ impl GrantState {
         // Renewals that had failed before would have lost the hold anyway.
         let failed_before = (self.failing.as_ref()).is_some_and(|(since, _)| *since < stalls_at);
         let has_stalled = match watch.vetoed_of {
-            // A report that is too late for a renewal changes nothing.
+            // A report after the renewal was refused does not help: it is too late.
             Some(_) => true,
             None => stalls_at <= self.valid_until && !failed_before,
         };

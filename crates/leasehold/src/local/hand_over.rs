@@ -128,7 +128,7 @@ impl Record {
 }
 
 impl Place {
-    /// Returns the state of the process's slice of the name.
+    /// Returns the state of the process's slice for this name.
     pub(crate) fn slice(&self) -> &Mutex<Slice> {
         &self.local().slice
     }

@@ -47,7 +47,7 @@ pub(crate) enum LineMode {
         /// The longest time for which a reader waits behind writers.
         yields_for: Duration,
     },
-    /// The waiter waits behind no other waiter of the process.
+    /// The waiter does not wait behind other waiters of the process.
     Bypass,
     /// The waiters do not wait for each other: all ask, and share one request and its answer.
     SingleFlight,

@@ -25,8 +25,8 @@ use crate::config::Terms;
 use crate::hold::Joined;
 use crate::sync::Mutex;
 
-/// Largest number of readers that share one hold. Many operations of one guard go through all
-/// guards of its hold.
+/// The largest number of readers that share one hold. It is limited because many operations on one
+/// guard go through all guards of its hold.
 const MAX_READERS: u32 = 128;
 
 /// The longest time for which a reader waits for another reader's request, because that reader's
@@ -48,7 +48,7 @@ struct SharedHoldState {
     sent: u64,
 }
 
-/// A request of one reader, for itself and for the readers that wait for its answer. Its state is
+/// A request by one reader, for itself and for the readers that wait for its answer. Its state is
 /// locked after [`SharedHold`].
 struct SharedRequest {
     number: u64,

@@ -22,8 +22,8 @@ const MAX_AWAY: Duration = Duration::from_millis(2);
 /// The time for which a process yields. A Redisson waiter near the server sends its request half a
 /// millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
-/// A longer time, for processes that are far away or slow. Used every fourth time in a row that no
-/// other process takes anything.
+/// A longer time, for processes that are far away or slow. It is used every fourth time in a row
+/// that no other process has taken anything.
 const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
 /// The number of slices in a row without yielding while no other process listens. After the next
 /// slice the process yields anyway: a client that asks without listening, like Redisson's spin
@@ -381,7 +381,7 @@ mod tests {
         }
         slice.release_heard(at(30));
         assert_eq!(slice.not_before(at(30)), None, "all three have had one");
-        // A client that has had no slice lets no other client ask first.
+        // A client that has not had a slice does not let other clients ask first.
         let mut new = Slice::default();
         new.published(Some(3));
         new.release_heard(at_once());
@@ -410,8 +410,8 @@ mod tests {
         assert_eq!(slice.not_before(over), None);
     }
 
-    /// Clients that ask without listening are not counted, so the process must let them ask now and
-    /// then.
+    /// Clients that ask without listening are not counted, so the process must sometimes let other
+    /// clients ask first.
     #[test]
     fn every_eleventh_turn_alone_stands_down() {
         let (mut slice, mut since) = (begun(), at_once());

@@ -306,7 +306,7 @@ async fn after_earlier_clients(
         };
         tokio::select! {
             biased;
-            // Each release shows that a client had the lock, so the time starts again.
+            // Each release shows that a client had the lock, so the waiting time starts again.
             () = listener.changed_since(seen) => seen = listener.signal(),
             () = first => return,
         }

@@ -115,8 +115,8 @@ async fn each_slot_runs_once_with_clocks_up_to_half_a_slot_off() {
             assert_eq!(again, None, "the slot at {at_ms} ran twice");
         }
     }
-    // On a busy machine, all processes may miss a slot, and the next turn reports it. So a turn after
-    // the last slot completes the sum.
+    // On a busy machine, all processes may miss a slot, and the next turn reports it. So a turn
+    // after the last slot is needed to complete the sum.
     let wait = ((last + 1) * PERIOD_MS).saturating_sub(now_ms());
     tokio::time::sleep(Duration::from_millis(wait)).await;
     let client = Client::connect(&server.url()).await.unwrap();
