@@ -61,7 +61,7 @@ fn half_of_the_time_is_announced_only_on_request() {
     });
     let [silent, told] = runs.map(|run| run.done().expect_code(0));
     assert_eq!(silent.stderr, "");
-    told.expect_on_stderr("no progress of the holder's work");
+    told.expect_on_stderr("the work makes no progress");
 }
 
 #[test]
