@@ -271,3 +271,42 @@ impl Arguments {
         lock
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Arguments {
+        syn::parse_str(text).expect(text)
+    }
+
+    #[test]
+    fn value_may_begin_like_the_flag() {
+        let value = parsed(r#""order:{}", protect.id, client = x"#);
+        assert!(value.protect.is_none());
+        assert_eq!(value.name.1.len(), 1);
+        for flag in [
+            r#""x", protect, client = x"#,
+            r#""x", client = x, protect"#,
+            r#""x", client = x, protect = true"#,
+        ] {
+            let flag = parsed(flag);
+            assert!(matches!(flag.protect, Some((true, _))));
+            assert!(flag.name.1.is_empty());
+        }
+    }
+
+    /// The compiler would warn of them, or look for another type in them.
+    #[test]
+    fn braces_around_a_value_are_dropped() {
+        let braced = parsed(r#""x", client = { { x } }, wait = { y }, busy = { Ok(()) }"#);
+        assert!(matches!(braced.client, Expr::Path(_)));
+        assert!(matches!(braced.busy, Some(Expr::Call(_))));
+        assert!(matches!(
+            braced.wait,
+            Some(Duration::Expression(Expr::Path(_)))
+        ));
+        let block = parsed(r#""x", client = { x(); y }"#);
+        assert!(matches!(block.client, Expr::Block(_)));
+    }
+}
