@@ -70,11 +70,11 @@ steps! {
     ElectionRenew = "election.renew",
     /// A client asks who leads.
     ElectionLook = "election.look",
-    /// A client takes over the hold that a ticket stands for.
+    /// A client takes over the hold of a ticket.
     TicketTake = "ticket.take",
-    /// A reader takes over the read hold that a ticket stands for.
+    /// A reader takes over the read hold of a ticket.
     TicketTakeRead = "ticket.take_read",
-    /// A client takes over the permits that a ticket stands for.
+    /// A client takes over the permits of a ticket.
     TicketTakePermits = "ticket.take_permits",
     /// A client asks what became of a ticket's hold.
     TicketLook = "ticket.look",

@@ -35,7 +35,7 @@ async fn connect_to(url: String) -> Redis {
         credentials_every: Duration::from_secs(10),
         addresses: crate::address_map::AddressMap::default(),
         connect_timeout: Duration::from_secs(10),
-        // The timeout is so long that no connection is lost on a busy machine: the tests are about
+        // The timeout is long, so that no connection is lost on a busy machine: the tests are about
         // order.
         reply_timeout: Duration::from_secs(60),
         peers: crate::config::Peers::All,
