@@ -1,4 +1,4 @@
-//! The tasks that a client does, in this or in another process, and its reports.
+//! The tasks that a client performs, in this process or in another, and its reports.
 
 use serde::{Deserialize, Serialize};
 

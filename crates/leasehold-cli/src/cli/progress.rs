@@ -31,7 +31,7 @@ pub(crate) struct Progress {
     )]
     pub(crate) file: Option<PathBuf>,
 
-    /// Count each output of the command as progress
+    /// Count anything the command writes as progress
     ///
     /// The command then writes to pipes, and leasehold copies its output from there.
     #[arg(

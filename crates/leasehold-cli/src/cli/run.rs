@@ -58,8 +58,8 @@ release` frees the lock earlier. --min-hold works with locks that are a single k
 --fenced, --fair and --write.
 
 --progress-within TIME renews the lock only while the command makes progress. With --progress-file \
-FILE, each change of the file's modification time is progress. With --progress-output, each output \
-of the command is progress, even if it is not a full line. The command then writes to pipes, and a \
+FILE, each change of the file's modification time is progress. With --progress-output, anything \
+that the command writes is progress, even if it is not a full line. The command then writes to pipes, and a \
 program that sees no terminal may buffer its output: start it with `stdbuf -oL`, or use \
 --progress-file. When the command ends, leasehold copies the rest of its output, and processes \
 that the command has left running can no longer write. If the command makes no progress for TIME, \

@@ -97,7 +97,7 @@ fn kept_lock_can_be_released() {
         let busy = done(&mut run_script(&server, &busy, "true")).expect_code(75);
         assert!(
             busy.stderr
-                .contains("kept without renewal (--min-hold, keep_for) for another "),
+                .contains("kept without renewal (a ticket, --min-hold or keep_for) for another "),
             "{busy}"
         );
         let of = |words: &[&str]| {
@@ -106,11 +106,15 @@ fn kept_lock_can_be_released() {
                 .stdout
         };
         let shown = of(&["show", "job"]);
-        assert!(shown.contains("not renewed (--min-hold"), "{shown}");
+        assert!(
+            shown.contains("not renewed (a ticket, --min-hold"),
+            "{shown}"
+        );
         assert!(of(&["show", "--json", "job"]).contains(r#""kept":true"#));
         assert!(of(&["ls"]).contains("kept, was "), "{options:?}");
         let chain = of(&["show", "--blocked-by", "job"]);
-        let words = "`job`, kept without renewal (--min-hold, keep_for); it was held by ";
+        let words =
+            "`job`, kept without renewal (a ticket, --min-hold or keep_for); it was held by ";
         assert!(chain.starts_with(words), "{chain}");
         let chain = of(&["show", "--blocked-by", "--json", "job"]);
         assert!(chain.contains(r#""kept":true"#), "{chain}");

@@ -226,9 +226,13 @@ fn repeated_job_waits_for_the_one_that_runs() {
         first.done().expect_code(code);
         assert_eq!(waiter.line(), "ran", "{at_begin}");
         waiter.done().expect_code(0);
-        // Once: the next run without `--again` finds the job done.
         let next = done(&mut run_script(&server, &["--slot", period], "echo ran"));
-        assert_eq!(next.expect_code(0).stdout, "", "{at_begin}");
+        let next = next.expect_code(0);
+        // Once: the next run without `--again` finds the job done. After a change of the slots, the
+        // nearest slot may not have begun yet.
+        if period == SLOT[1] {
+            assert_eq!(next.stdout, "", "{at_begin}");
+        }
     }
 }
 

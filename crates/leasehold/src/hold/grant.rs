@@ -186,8 +186,8 @@ impl Grant {
         };
         drop(state);
         if let Some(Stalling { since, within }) = stalling {
-            // With its own target, because the command does not print it: the work may still report in
-            // time.
+            // This has a target of its own so that the command can leave it out: the work may still
+            // report in time.
             log(|| {
                 tracing::warn!(
                     target: "leasehold::progress",

@@ -64,7 +64,7 @@ impl ReleaseRequest {
         let release = match next {
             Some(queued) => queued.release_to_next(terms.first_lease()),
             None => {
-                // Create the request only if it is sent: most releases do not notify a client.
+                // Build the notifying release only if it is needed: most releases notify no client.
                 let notify = notifies.then(|| steps.release_and_notify()).flatten();
                 notify.unwrap_or_else(|| steps.release())
             }

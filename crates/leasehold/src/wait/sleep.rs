@@ -43,8 +43,8 @@ pub(super) struct Sleep<'a> {
 const TIME_TO_ASK: Duration = Duration::from_millis(5);
 /// The limit of these doublings.
 const MAX_DOUBLINGS: u32 = 9;
-/// The number of clients at the head of the list that poll as often as a lone client, because the
-/// first ones may have disconnected. The further back a client is, the less often it polls, so a
+/// The number of clients at the head of the list that poll as often as a lone client. It is more than
+/// one, because the first clients may have disconnected. The further back a client is, the less often it polls, so a
 /// long list costs the server few more polls.
 const POLL_FULLY: u32 = 4;
 /// The factor by which a client far back in the list may lengthen its pause, if it must send
@@ -59,8 +59,8 @@ impl<'a> Sleep<'a> {
     /// before it listened to any channel.
     pub(super) fn new(wait: &'a Wait<'a>, has_asked: bool) -> Self {
         let (listeners, pauses) = match &wait.settings.strategy {
-            // A waiter for a latch begins to listen after its first answer, with a confirmation of
-            // its own. An earlier message must not open the latch for it.
+            // A waiter for a latch subscribes only after the reply to its first request, and waits
+            // until this subscription is confirmed. An earlier message must not open the latch for it.
             WaitStrategy::PubSub if wait.line == LineMode::SingleFlight => (Vec::new(), None),
             // This waiter begins to listen after the answer to its first request, and then asks
             // again.

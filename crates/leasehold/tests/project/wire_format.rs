@@ -89,7 +89,9 @@ impl Place {
 
 /// Returns the keys and channels that the page says a user of these names needs.
 fn rules(names: &[&str]) -> Vec<String> {
-    let (_, rest) = PAGE.split_once("A Redis user with restricted keys").unwrap();
+    let (_, rest) = PAGE
+        .split_once("A Redis user with restricted keys")
+        .unwrap();
     let said = rest.split("\n\n").next().unwrap().split('`');
     let rules: Vec<_> = said
         .filter(|rule| rule.starts_with(['~', '&']))

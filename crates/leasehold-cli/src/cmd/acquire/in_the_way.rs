@@ -9,7 +9,7 @@ use crate::duration;
 use crate::output::Shown;
 
 /// The words for a hold that its holder has left to the server for a time.
-pub(in crate::cmd) const KEPT: &str = "kept without renewal (--min-hold, keep_for)";
+pub(in crate::cmd) const KEPT: &str = "kept without renewal (a ticket, --min-hold or keep_for)";
 
 /// The holder that blocks an acquire.
 #[derive(Default)]

@@ -168,8 +168,8 @@ impl Hold {
                     .valid_until()
                     .saturating_duration_since(Instant::now());
                 let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-                // Check this after reading the deadline: for a deadline in the past, the reading
-                // returns the present time.
+                // Check this after `left` was computed: once the deadline has passed, `left` is zero,
+                // and the sum would be the present time.
                 if guard.is_held() {
                     now.saturating_add(left)
                 } else {

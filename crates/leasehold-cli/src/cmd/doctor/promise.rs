@@ -10,7 +10,7 @@ pub(super) const ACCESS: &str = "When an ACL denies an operation, the error name
 pub(super) const MEMORY: &str =
     "Releasing, renewing and counting down work when the server is out of memory.";
 pub(super) const SERVERS: &str = "Leasehold handles the replies of every server that [servers.md](servers.md) names in the same way, even errors inside a script.";
-pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if, before the lease ends, the server's name leads to a server that has the hold.";
+pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if, before the lease ends, the server's name points to a server that has the hold.";
 pub(super) const SENTINELS: &str = "Behind sentinels, a failover ends neither a replicated hold nor a wait: calls, subscriptions and renewals go to the new master.";
 pub(super) const CLUSTER: &str = "In a cluster, operations survive a failover: calls and the waiters' subscriptions move to the new master.";
 pub(super) const CONFIRMED: &str =

@@ -1,4 +1,4 @@
-//! The output of a command that `leasehold` copies, because each output is progress.
+//! The output of a command that `leasehold` copies, because whatever it writes is progress.
 //!
 //! The command writes to a pipe, and a thread copies the output from the pipe to our stdout or
 //! stderr. For the command, this is the same as with `command | cat`: its bytes arrive in order,
@@ -49,7 +49,7 @@ impl Rest {
 }
 
 impl Copies {
-    /// Starts to copy. Each output is reported as progress.
+    /// Starts to copy. Whatever the command writes is reported as progress.
     pub(super) fn start(progress: &Progress) -> Result<(Self, Streams), Failure> {
         Self::threads(progress)
             .map_err(|error| Failure::io("can't copy the command's output", error))

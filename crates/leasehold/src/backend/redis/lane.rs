@@ -264,8 +264,8 @@ impl Lane {
         departure: MutexGuard<'_, ()>,
     ) -> Option<Call> {
         let call = self.next_call(&mut state);
-        // Poll without the lock: a call that fails at once answers its waiters, or puts its
-        // operations back into the queue.
+        // Unlock before the poll: a call that fails immediately answers its waiters, or puts its
+        // operations back into the queue, and that takes this lock.
         drop(state);
         let mut call = call?;
         // The first poll puts the call on the connection. `departure` is held until then: otherwise

@@ -362,7 +362,7 @@ async fn find_other_server(
             // The same server would refuse to serve on this connection, too.
             Ok(opened) if reached.is_same_server(&opened.hello) => {
                 log(
-                    || tracing::debug!(address = %node.address(), "the server's name still leads to the same server"),
+                    || tracing::debug!(address = %node.address(), "the server's name still points to the same server"),
                 );
             }
             Ok(opened) => return opened,

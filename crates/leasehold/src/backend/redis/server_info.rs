@@ -200,7 +200,7 @@ mod tests {
         let took = Duration::from_millis(30);
         for true_ms in (0..5000).step_by(50) {
             let truth = Duration::from_millis(true_ms);
-            // The server subtracts two times in whole seconds.
+            // The server rounds both times down to whole seconds before it subtracts them.
             for said in [true_ms / 1000, true_ms / 1000 + 1] {
                 let told = uptime(&format!("uptime_in_seconds:{said}\r\n"), took).unwrap();
                 assert!(told.least <= truth, "{said} s after {truth:?}: {told:?}");

@@ -126,7 +126,8 @@ impl Members {
     }
 
     /// Stores the guard as the current one. If the token of the hold is no longer `raised_to`,
-    /// returns the guard instead, so that the caller first raises the server to the new token.
+    /// returns the guard instead: the caller must first raise the server's counter of tokens to the
+    /// new token.
     fn replace_guard(
         &self,
         place: usize,

@@ -30,7 +30,7 @@ pub struct TurnInfo {
     pub ended: Option<SystemTime>,
     /// The exit code, if one was recorded.
     pub exit_code: Option<i32>,
-    /// The number of slots before this one in which no turn began.
+    /// The number of slots that were skipped between the turn before and this one.
     pub missed: u64,
 }
 

@@ -111,8 +111,8 @@ impl Rejoin {
         }
         match hold.loss() {
             Some(LossReason::Deleted | LossReason::Taken { .. }) => {
-                // This depends on the start time that the server had when it reported the loss: a
-                // later restart is not the reason for the loss.
+                // `counts_until` uses the start time that the server had when it reported the loss.
+                // A later restart is not the reason for the loss, so it allows no new member.
                 match hold.counts_until() {
                     Some(_) => Chance::Now,
                     None => Chance::None,
