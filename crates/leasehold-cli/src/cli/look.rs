@@ -44,7 +44,8 @@ waiting for another name, and the client that holds that name for a third one. E
 printed once. Circles, in which clients wait for each other, are printed at the end, the shortest \
 first. A client that waits for several names is never part of a circle. In a circle, the task that \
 holds one name and the task that waits for the other may still be unrelated. show does not follow \
-a hold that is kept (a ticket, --min-hold or keep_for). It looks at up to 100 names, with 10 holders each.
+a hold that is kept (a ticket, --min-hold or keep_for). It looks at up to 100 names, with 10 \
+holders each.
 
 With --blocked-by and --json, show prints one object:
   name     the name
