@@ -66,6 +66,39 @@ fn semaphore_example_admits_three_callers() {
 }
 
 #[test]
+fn job_of_the_example_runs_on_one_machine() {
+    let text = run("run_once", &[]);
+    assert_eq!(text.matches("runs the job").count(), 1, "{text}");
+    assert_eq!(text.matches("has done it").count(), 3, "{text}");
+}
+
+#[test]
+fn lock_of_the_example_passes_on_without_a_gap() {
+    let text = run("hand_over", &[]);
+    assert!(text.contains("gets in now: false"), "{text}");
+    assert!(text.contains("is packed under"), "{text}");
+}
+
+#[test]
+fn worker_of_the_example_that_hangs_is_replaced() {
+    let text = run("stalled_worker", &[]);
+    assert!(text.contains("the worker was ended"), "{text}");
+    assert!(text.contains("all rows are imported"), "{text}");
+}
+
+#[test]
+fn invoice_of_the_example_is_paid_once() {
+    let text = run("locked_function", &[]);
+    assert!(text.contains("invoice 7 was paid once: true"), "{text}");
+}
+
+#[test]
+fn threads_of_the_example_are_interrupted() {
+    let text = run("interrupt", &[]);
+    assert_eq!(text.matches("no longer waits").count(), 3, "{text}");
+}
+
+#[test]
 fn the_workers_begin_when_all_are_ready() {
     let text = run("start_together", &[]);
     assert!(text.contains("all 5 workers are done"), "{text}");
