@@ -511,7 +511,7 @@ impl Taking<'_> {
             _ if by_limit => self.turn.max_hold_ms.is_some(),
             Kind::Forced => matches!(
                 reason,
-                LossReason::Forced | LossReason::Expired | LossReason::RenewalFailed { .. }
+                LossReason::Forced { .. } | LossReason::Expired | LossReason::RenewalFailed { .. }
             ),
             Kind::Removed => matches!(
                 reason,

@@ -24,7 +24,6 @@ use crate::hold::SafetyMargin;
 use crate::observe::{Acquired, Ending, Hooks, Lost, Observer, Stalling, Waiting};
 use crate::operate::holds::{self, HeldInfo};
 use crate::operate::name::{self, Listing, NameInfo};
-#[cfg(any(feature = "redis", test))]
 use crate::operate::presence;
 use crate::primitives::expirable::ExpirableSemaphore;
 use crate::primitives::fair::{Fair, FairLock};
@@ -33,6 +32,7 @@ use crate::primitives::latch::CountDownLatch;
 use crate::primitives::lock::{GroupLock, Lock, Plain};
 use crate::primitives::rw::RwLock;
 use crate::primitives::semaphore::Semaphore;
+use crate::text::clean_label;
 #[cfg(feature = "tls")]
 use crate::tls::{Identity, IdentitySource, TlsSettings};
 
@@ -510,6 +510,7 @@ impl Client {
                     prefix: builder.prefix.clone(),
                     failover_guard: builder.failover_guard,
                     observer: Observer::new(builder.hooks.clone(), &builder.metric_names),
+                    label: builder.clean_label(),
                 },
                 (builder.lease, builder.acknowledged),
                 // The client keeps the runtime's handle: a guard may be dropped on a thread without
@@ -848,7 +849,8 @@ impl ClientBuilder {
     /// Sets the label that operators see for this client, for example the name of the job or
     /// service. By default it is `$LEASEHOLD_LABEL`, or else the program's name. Control characters
     /// become spaces, and the label is cut after 200 bytes. The server also shows it as the name of
-    /// the connection (`CLIENT LIST`).
+    /// the connection (`CLIENT LIST`). If the client ends a hold by force, the holder learns the
+    /// label ([`LossReason::Forced`](crate::LossReason::Forced)).
     ///
     /// ```
     /// let builder = leasehold::Client::builder().label("nightly billing");
@@ -1156,15 +1158,14 @@ impl ClientBuilder {
     fn client_of_server(&self, redis: Redis) -> Client {
         let client = Client::with_backend(Backend::Redis(Arc::new(redis)), self);
         if self.presence {
-            presence::start(&client.context, self.clean_label());
+            presence::start(&client.context, client.context.label.clone());
         }
         client
     }
 
-    #[cfg(feature = "redis")]
     fn clean_label(&self) -> String {
         let label = self.label.clone().unwrap_or_else(presence::default_label);
-        presence::clean_label(&label)
+        clean_label(&label)
     }
 
     #[cfg(feature = "redis")]

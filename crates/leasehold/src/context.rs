@@ -49,6 +49,8 @@ pub(crate) struct Context {
     pub(crate) recipe_state: RecipeState,
     pub(crate) observer: Observer,
     pub(crate) client_id: String,
+    /// The label that operators, and the holders whose locks this client ends by force, see.
+    pub(crate) label: String,
     pub(crate) peers: Peers,
     /// The prefix of each name.
     pub(crate) prefix: String,
@@ -64,13 +66,14 @@ pub(crate) struct Context {
     goodbye: Mutex<Vec<Operation>>,
 }
 
-/// The settings for a client's names: the clients that share them, their prefix, and their
-/// observer.
+/// The settings for a client's names: the clients that share them, their prefix, their observer,
+/// and the client's label.
 pub(crate) struct Naming {
     pub(crate) peers: Peers,
     pub(crate) prefix: String,
     pub(crate) failover_guard: Option<Duration>,
     pub(crate) observer: Observer,
+    pub(crate) label: String,
 }
 
 impl Context {
@@ -110,6 +113,7 @@ impl Context {
             prefix: naming.prefix,
             failover_guard: naming.failover_guard,
             observer: naming.observer,
+            label: naming.label,
             process: Process::own(),
             holds: AtomicU64::new(1),
             closed: AtomicBool::new(false),

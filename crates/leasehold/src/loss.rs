@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::text::Shown;
+use crate::text::{Shown, clean_label};
 
 /// The reason for the loss of a lock, or of a permit with a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,11 @@ pub enum LossReason {
     Deleted,
     /// Another caller ended the hold with [`force_unlock`](crate::Lock::force_unlock) or
     /// [`force_release`](crate::Client::force_release).
-    Forced,
+    Forced {
+        /// The [label](crate::ClientBuilder::label) of the client that ended the hold. `None` if
+        /// the client did not note its label, as in earlier versions, or its label is empty or `1`.
+        by: Option<String>,
+    },
     /// No attempt to renew the lock succeeded before its lease ended.
     RenewalFailed {
         /// The time for which renewals had been failing when the holder learned of the loss.
@@ -59,6 +63,22 @@ pub enum LossReason {
     },
 }
 
+impl LossReason {
+    /// Returns the reason of a hold that was ended by force, from the note for its holder.
+    pub(crate) fn forced(note: &[u8]) -> Self {
+        // The label is cleaned again, because any program can write the note.
+        let by = clean_label(&String::from_utf8_lossy(note));
+        // Earlier versions note `1` instead of a label.
+        let by = Some(by).filter(|by| !by.is_empty() && by != "1");
+        Self::Forced { by }
+    }
+
+    /// Returns whether the hold was ended by force.
+    pub(crate) fn is_forced(&self) -> bool {
+        matches!(self, Self::Forced { .. })
+    }
+}
+
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,7 +89,10 @@ impl fmt::Display for LossReason {
             Self::Taken { by } => write!(f, "it is held by {} now", Shown(by)),
             Self::Deleted => f.write_str("it was removed on the server"),
             Self::HandedOver => f.write_str("it was handed over with a ticket"),
-            Self::Forced => f.write_str("it was unlocked by force"),
+            Self::Forced { by: None } => f.write_str("it was unlocked by force"),
+            Self::Forced { by: Some(by) } => {
+                write!(f, "it was unlocked by force, by {}", Shown(by))
+            }
             Self::RenewalFailed { since, cause } => {
                 write!(f, "renewing it has failed for {since:.1?} ({cause})")
             }
@@ -77,5 +100,36 @@ impl fmt::Display for LossReason {
             Self::Stalled { since } => write!(f, "its work made no progress for {since:.1?}"),
             Self::MaxHold { limit } => write!(f, "its maximum hold time of {limit:?} has passed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(note: &[u8]) -> String {
+        LossReason::forced(note).to_string()
+    }
+
+    #[test]
+    fn note_without_a_label_names_no_client() {
+        for note in ["1", "", " ", "\n"] {
+            let reason = LossReason::forced(note.as_bytes());
+            assert_eq!(reason, LossReason::Forced { by: None }, "{note:?}");
+            assert_eq!(told(note.as_bytes()), "it was unlocked by force");
+        }
+    }
+
+    #[test]
+    fn label_in_a_note_is_made_safe() {
+        assert_eq!(told(b"batch"), "it was unlocked by force, by batch");
+        assert_eq!(
+            told(b" a\x1b[2J\nb\xff"),
+            "it was unlocked by force, by a [2J b\u{fffd}"
+        );
+        let LossReason::Forced { by: Some(by) } = LossReason::forced(&[b'x'; 100_000]) else {
+            panic!("the label is missing");
+        };
+        assert_eq!(by.len(), 200);
     }
 }

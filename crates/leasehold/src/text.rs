@@ -23,3 +23,30 @@ impl fmt::Display for Shown<'_> {
         Ok(())
     }
 }
+
+/// The longest label of a client. The server keeps it for as long as the client lives.
+const LONGEST_LABEL: usize = 200;
+
+/// Replaces control characters, which would reach other users' terminals, and cuts the label.
+pub(crate) fn clean_label(label: &str) -> String {
+    let mut clean = String::new();
+    for letter in label.trim().chars() {
+        let letter = if letter.is_control() { ' ' } else { letter };
+        if clean.len() + letter.len_utf8() > LONGEST_LABEL {
+            break;
+        }
+        clean.push(letter);
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_has_no_control_characters_and_an_end() {
+        assert_eq!(clean_label(" batch\u{1b}[2J\n1 "), "batch [2J 1");
+        assert!(clean_label(&"ä".repeat(500)).len() <= LONGEST_LABEL);
+    }
+}

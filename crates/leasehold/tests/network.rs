@@ -330,8 +330,8 @@ async fn each_force_unlocked_holder_learns_it() {
     assert!(other.lock("x").force_unlock().await.unwrap());
     let second = other.lock("x").acquire().await.unwrap();
     assert!(one.lock("x").force_unlock().await.unwrap());
-    assert_eq!(first.lost().await, LossReason::Forced);
-    assert_eq!(second.lost().await, LossReason::Forced);
+    assert_eq!(first.lost().await, crate::support::forced());
+    assert_eq!(second.lost().await, crate::support::forced());
 }
 
 #[tokio::test(start_paused = true)]

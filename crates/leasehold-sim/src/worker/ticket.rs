@@ -152,7 +152,7 @@ impl Taking<'_> {
         };
         drop(given);
         let is_over = Instant::now() + ROUNDING > kept_until;
-        let lost = matches!(error.loss(), Some(LossReason::Forced));
+        let lost = matches!(error.loss(), Some(LossReason::Forced { .. }));
         // A request that arrived late or twice may have used the ticket up, for a grant that was
         // undone.
         let explained = tried > 1

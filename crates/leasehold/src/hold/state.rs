@@ -495,7 +495,7 @@ mod tests {
     fn what_is_lost_over_closed_or_kept_is_not_handed_over() {
         type Change = fn(&mut GrantState);
         let changes: [Change; 6] = [
-            |state| state.lost = Some(LossReason::Forced),
+            |state| state.lost = Some(LossReason::forced(b"it")),
             |state| state.over = true,
             |state| state.closed = true,
             |state| state.renewing_waits = 1,

@@ -630,7 +630,7 @@ pub(crate) async fn mark_gone(backend: &Backend, hold: &Grant, timers: &Timers) 
         let started = backend.replaced_since(hold.confirmed_at());
         let reason = why_lost(backend, hold, timers).await;
         // If the reason is `Forced`, an operator ended the hold after the restart.
-        if let (Some(started), false) = (started, reason == LossReason::Forced) {
+        if let (Some(started), false) = (started, reason.is_forced()) {
             hold.forgotten(started);
         }
         hold.lose(reason);

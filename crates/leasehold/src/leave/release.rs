@@ -199,7 +199,7 @@ impl ReleaseRequest {
         // An earlier request that was not answered may have released the hold, which was then held
         // until that request. Only the reason `Forced` is certain, because the server records which
         // holds were ended by force.
-        if sent_before && reason != LossReason::Forced {
+        if sent_before && !reason.is_forced() {
             hold.deliver(self.mark, &Confirmation::Unknown);
             return Err(unknown_outcome(&self.context, hold));
         }

@@ -36,7 +36,7 @@ pub(super) fn reason(reason: &LossReason) -> &'static str {
         LossReason::Expired => "expired",
         LossReason::Taken { .. } => "taken",
         LossReason::Deleted => "deleted",
-        LossReason::Forced => "forced",
+        LossReason::Forced { .. } => "forced",
         LossReason::HandedOver => "handed_over",
         LossReason::RenewalFailed { .. } => "renewal_failed",
         LossReason::Member { .. } => "member",

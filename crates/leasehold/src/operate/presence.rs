@@ -43,8 +43,6 @@ const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 const ANNOUNCE_WAIT_AFTER: Duration = Duration::from_millis(500);
 /// The most waits that fit into the list, each with the shortest line.
 const MOST_WAITS: usize = LONGEST_LIST / "500 x\n".len();
-/// The longest label. The server keeps it for as long as the client lives.
-const LONGEST_LABEL: usize = 200;
 
 /// Returns the label of a client whose user has given it none: `$LEASEHOLD_LABEL`, or else the
 /// program's name.
@@ -58,19 +56,6 @@ pub(crate) fn default_label() -> String {
         .filter(|label| !label.is_empty())
         .or_else(program);
     label.unwrap_or_else(|| "unknown".to_owned())
-}
-
-/// Replaces control characters, which would reach other users' terminals, and cuts the label.
-pub(crate) fn clean_label(label: &str) -> String {
-    let mut clean = String::new();
-    for letter in label.trim().chars() {
-        let letter = if letter.is_control() { ' ' } else { letter };
-        if clean.len() + letter.len_utf8() > LONGEST_LABEL {
-            break;
-        }
-        clean.push(letter);
-    }
-    clean
 }
 
 /// Returns the announcement of the client that has the hold with this id.
@@ -250,12 +235,6 @@ mod tests {
     use super::*;
     use crate::operate::name::{Found, NameInfo, Wants};
     use crate::{Client, Embedded, Lock, LockGuard};
-
-    #[test]
-    fn label_has_no_control_characters_and_an_end() {
-        assert_eq!(clean_label(" batch\u{1b}[2J\n1 "), "batch [2J 1");
-        assert!(clean_label(&"ä".repeat(500)).len() <= LONGEST_LABEL);
-    }
 
     /// Creates a client that announces itself, on a clock that can be paused.
     fn client_of(server: &Embedded) -> Client {

@@ -139,8 +139,8 @@ impl Named for Fair {
         lock_steps::inspect(key)
     }
 
-    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
-        steps::force_unlock(key, channel)
+    fn force_unlock(&self, key: &Key, channel: &str, by: &str) -> Operation {
+        steps::force_unlock(key, channel, by)
     }
 }
 

@@ -619,8 +619,8 @@ impl<K: OneKey> Lock<K> {
     /// any.
     ///
     /// This is for operators. The holder learns of the loss
-    /// ([`LossReason::Forced`](crate::LossReason::Forced)) at its next renewal, up to a third of
-    /// its lease later. **Until then, it and the next holder work at the same time.** Holders that
+    /// ([`LossReason::Forced`](crate::LossReason::Forced)), and the label of this client, at its
+    /// next renewal, up to a third of its lease later. **Until then, it and the next holder work at the same time.** Holders that
     /// use Redisson are not notified at all.
     ///
     /// # Errors
@@ -635,7 +635,9 @@ impl<K: OneKey> Lock<K> {
     #[doc(alias = "delete")]
     pub async fn force_unlock(&self) -> Result<bool> {
         let key = self.key()?;
-        let operation = self.kind.force_unlock(key, &self.channel);
+        let operation = self
+            .kind
+            .force_unlock(key, &self.channel, &self.context.label);
         // The request is sent only once, even if the answer is lost: a second request could end the
         // hold of a client that has acquired the lock in the meantime.
         let ended = request::change(&self.context, key, operation).await?;

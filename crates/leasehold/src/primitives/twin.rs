@@ -51,6 +51,16 @@ pub(super) fn keep_for_span(
     Ok(ttl < 0 || ttl > to_int(span_ms))
 }
 
+/// Returns the note for the holder of a hold that was ended by force, or 0 if there is none.
+pub(crate) fn forced_note(
+    keyspace: &mut Keyspace,
+    marker: &[u8],
+    hold: &[u8],
+) -> Result<Value, Refusal> {
+    let note = keyspace.hget(marker, hold)?;
+    Ok(note.map_or(Value::Int(0), Value::Text))
+}
+
 /// Lifetime of a marker.
 // The same lifetime as in `idempotency` of `common.lua`. `local/idempotency.rs` relies on it: a
 // request that is repeated after its marker has expired runs twice.

@@ -47,6 +47,7 @@ fn context() -> std::sync::Arc<Context> {
             prefix: String::new(),
             failover_guard: None,
             observer: crate::observe::Observer::default(),
+            label: String::new(),
         },
         (lease, crate::Acknowledgement::master()),
         &Handle::current(),

@@ -150,7 +150,7 @@ async fn entry_of_another_hold_is_not_believed() {
         (None, None, None)
     );
     let reason = term.lost().await;
-    assert_eq!(reason, LossReason::Forced);
+    assert_eq!(reason, crate::support::forced());
     assert_eq!(term.resign().await.unwrap_err().kind(), ErrorKind::Lost);
     let leader = observer.leader().await.unwrap().unwrap();
     assert_eq!(

@@ -197,7 +197,7 @@ async fn losing_one_value_loses_the_whole_group() {
             .await
             .unwrap()
     );
-    assert_eq!(guard.lost().await, LossReason::Forced);
+    assert_eq!(guard.lost().await, crate::support::forced());
     assert!(guard.release().await.is_err());
     let lock = operator.group_lock("g", ["a", "b"]);
     eventually("the rest is given back", async || {

@@ -233,7 +233,7 @@ async fn is_used_and_lost(client: &Client) {
     }
     let guard = lock.acquire().await.unwrap();
     assert!(lock.force_unlock().await.unwrap());
-    assert_eq!(guard.lost().await, LossReason::Forced);
+    assert_eq!(guard.lost().await, crate::support::forced());
 }
 
 #[test]

@@ -78,7 +78,7 @@ async fn many_holds_are_renewed_and_each_loss_has_its_reason() {
     let taken = lock_of(&theirs, "7").acquire().await.unwrap();
     let by = taken.holder_id().to_owned();
     let losses = [
-        (3, LossReason::Forced),
+        (3, crate::support::forced()),
         (5, LossReason::Deleted),
         (7, LossReason::Taken { by }),
     ];
@@ -121,10 +121,10 @@ async fn force_unlocked_holder_learns_the_reason() {
     let guard = lock_of(&client, "x").acquire().await.unwrap();
     assert!(lock_of(&operator, "x").force_unlock().await.unwrap());
     assert!(!lock_of(&operator, "x").force_unlock().await.unwrap());
-    assert_eq!(guard.lost().await, LossReason::Forced);
+    assert_eq!(guard.lost().await, crate::support::forced());
     assert_eq!(
         guard.release().await.unwrap_err().loss(),
-        Some(&LossReason::Forced)
+        Some(&crate::support::forced())
     );
     place.is_clean(&[&client]).await;
 }

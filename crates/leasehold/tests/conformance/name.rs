@@ -451,7 +451,11 @@ async fn one_hold_of_any_kind_is_ended_by_force() {
         assert!(end(&id).await, "{name}");
         assert!(!end(&id).await, "{name}: it is ended");
         let lost = guard.extend(Duration::from_secs(30)).await.unwrap_err();
-        assert_eq!(lost.loss(), Some(&LossReason::Forced), "{name}: {lost}");
+        assert_eq!(
+            lost.loss(),
+            Some(&crate::support::forced()),
+            "{name}: {lost}"
+        );
     }
     for name in ["lock", "fair", "write"] {
         assert_eq!(at(&client, name).await.found, Found::Nothing, "{name}");

@@ -349,7 +349,7 @@ async fn upgrading_a_forced_read_hold_reports_loss() {
     let error = refused.error().unwrap();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     let reason = refused.into_guard().loss();
-    assert_eq!(reason, Some(LossReason::Forced));
+    assert_eq!(reason, Some(crate::support::forced()));
 }
 
 #[tokio::test]
@@ -598,12 +598,12 @@ async fn force_unlock_ends_only_one_side() {
     assert!(!operator.write_lock().force_unlock().await.unwrap());
     assert!(operator.read_lock().force_unlock().await.unwrap());
     for reader in readers {
-        assert_eq!(reader.lost().await, LossReason::Forced);
+        assert_eq!(reader.lost().await, crate::support::forced());
     }
     let writing = lock.write().await.unwrap();
     assert!(!operator.read_lock().force_unlock().await.unwrap());
     assert!(operator.write_lock().force_unlock().await.unwrap());
-    assert_eq!(writing.lost().await, LossReason::Forced);
+    assert_eq!(writing.lost().await, crate::support::forced());
     drop(writing);
     place.is_clean(&[&client]).await;
 }

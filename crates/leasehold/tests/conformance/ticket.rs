@@ -269,14 +269,14 @@ async fn forced_unlock_ends_a_ticket() {
     let ticket = guard.into_ticket(MINUTE).await.unwrap();
     assert!(client.lock("x").force_unlock().await.unwrap());
     let refused = client.resume(&ticket).await.unwrap_err();
-    assert_eq!(loss(&refused), LossReason::Forced);
+    assert_eq!(loss(&refused), crate::support::forced());
     let refused = client.release_ticket(&ticket).await.unwrap_err();
-    assert_eq!(loss(&refused), LossReason::Forced);
+    assert_eq!(loss(&refused), crate::support::forced());
     // A hold that was ended before becomes no ticket.
     let guard = client.lock("x").acquire().await.unwrap();
     assert!(client.lock("x").force_unlock().await.unwrap());
     let refused = guard.into_ticket(MINUTE).await.unwrap_err();
-    assert_eq!(loss(&refused), LossReason::Forced);
+    assert_eq!(loss(&refused), crate::support::forced());
     place.remove("leasehold:{x}:forced");
     place.is_clean_but_for_counters(&[&client]).await;
 }

@@ -136,8 +136,12 @@ async fn force_unlocked_hold_draws_no_token() {
         assert!(forced.unwrap());
         let next = hold(&theirs, kind).await;
         let error = guard.fencing_token().await.unwrap_err();
-        assert_eq!(error.loss(), Some(&LossReason::Forced), "{kind}: {error}");
-        assert_eq!(guard.loss(), Some(LossReason::Forced), "{kind}");
+        assert_eq!(
+            error.loss(),
+            Some(&crate::support::forced()),
+            "{kind}: {error}"
+        );
+        assert_eq!(guard.loss(), Some(crate::support::forced()), "{kind}");
         let counted = ours.fenced_lock("x").last_token().await.unwrap();
         assert_eq!(counted, None, "{kind}");
         next.release().await.unwrap();

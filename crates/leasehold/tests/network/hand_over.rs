@@ -149,7 +149,7 @@ async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     assert_eq!(second.holder_id(), seen);
     assert!(operator.force_release("x", &seen).await.unwrap());
     let lost = second.extend(MS * 60_000).await.unwrap_err();
-    assert_eq!(lost.loss(), Some(&LossReason::Forced), "{lost}");
+    assert_eq!(lost.loss(), Some(&crate::support::forced()), "{lost}");
 
     let third = client.lock("x").acquire().await.unwrap();
     assert_ne!(third.holder_id(), seen);
@@ -379,7 +379,7 @@ async fn earlier_holder_is_not_told_of_a_later_loss() {
     first.release().await.unwrap();
     let second = second.await.unwrap();
     assert!(server.client().lock("x").force_unlock().await.unwrap());
-    assert_eq!(second.lost().await, LossReason::Forced);
+    assert_eq!(second.lost().await, crate::support::forced());
     assert!(earlier.as_mut().now_or_never().is_none());
     sleep(2000 * MS).await;
     assert!(earlier.now_or_never().is_none());
@@ -396,7 +396,7 @@ async fn release_of_a_lost_lock_says_so_after_handing_it_over() {
     // The second holder was handed a lock that had already been lost. It learned of the loss from
     // the same request.
     let second = second.await.unwrap();
-    assert_eq!(second.loss(), Some(LossReason::Forced));
+    assert_eq!(second.loss(), Some(crate::support::forced()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -230,7 +230,7 @@ async fn a_lock_that_was_broken_by_force_is_not_kept() {
     assert!(client.lock("x").force_unlock().await.unwrap());
     let next = client.lock("x").acquire().await.unwrap();
     let error = guard.release().await.unwrap_err();
-    assert_eq!(error.loss(), Some(&LossReason::Forced));
+    assert_eq!(error.loss(), Some(&crate::support::forced()));
     next.release().await.unwrap();
     assert!(client.lock("x").try_acquire().await.unwrap().is_some());
 }

@@ -256,7 +256,7 @@ async fn places_of_those_that_were_served_go_with_a_lost_hold() {
     assert_eq!(elsewhere.waiters().await.unwrap().len(), 2);
     assert!(elsewhere.force_unlock().await.unwrap());
     let lost = third.lost().await;
-    assert_eq!(lost, LossReason::Forced);
+    assert_eq!(lost, crate::support::forced());
     let start = Instant::now();
     third.release().await.unwrap_err();
     let fourth = fourth.await.unwrap();

@@ -180,7 +180,7 @@ async fn removed_key_stays_removed_without_a_restart() {
             panic!("{reason:?}");
         };
         let expected = match by_force {
-            true => LossReason::Forced,
+            true => crate::support::forced(),
             false => LossReason::Deleted,
         };
         assert_eq!(*reason, expected);

@@ -67,7 +67,7 @@ async fn what_is_odd_among_many_is_renewed_alone() {
     let server = Embedded::new();
     let (guards, _network, sent) = many(&server).await;
     assert!(server.client().lock("7").force_unlock().await.unwrap());
-    assert_eq!(guards[7].lost().await, LossReason::Forced);
+    assert_eq!(guards[7].lost().await, crate::support::forced());
     assert!(count(&sent, Step::LockRenew) >= 1);
     sleep(2000 * MS).await;
     let held = guards.iter().filter(|guard| guard.is_held()).count();

@@ -503,7 +503,7 @@ async fn forced(scene: Scene) {
     let forced = scene.company.theirs.lock(name).force_unlock().await;
     assert!(forced.unwrap());
     let reason = guard.lost().await;
-    let told = matches!(reason, LossReason::Forced | LossReason::Deleted);
+    let told = matches!(reason, LossReason::Forced { .. } | LossReason::Deleted);
     assert!(told, "{reason}");
     let released = guard.release().await.unwrap_err();
     assert_eq!(released.kind(), ErrorKind::Lost);

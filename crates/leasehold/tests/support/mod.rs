@@ -22,10 +22,20 @@ pub(crate) mod wire;
 use std::time::Duration;
 
 use leasehold::inspect::Activity;
-use leasehold::{Client, FairLock, FencedLock, Lock};
+use leasehold::{Client, FairLock, FencedLock, Lock, LossReason};
 #[cfg(unix)]
 #[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub(crate) use place::*;
+
+/// Returns the reason of a hold that a client without a label of its own ended by force.
+pub(crate) fn forced() -> LossReason {
+    let program = std::env::current_exe().expect("the program has a path");
+    let program = program.file_name().expect("it is a file");
+    let label = std::env::var("LEASEHOLD_LABEL");
+    LossReason::Forced {
+        by: Some(label.unwrap_or_else(|_| program.to_string_lossy().into_owned())),
+    }
+}
 
 /// Makes the lock with which a module of tests is run.
 pub(crate) fn plain_lock(client: &Client, name: &str) -> Lock {

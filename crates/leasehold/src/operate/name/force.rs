@@ -24,7 +24,7 @@ pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Re
     };
     // Submit all requests in this order, before the first answer arrives: the holder must find the
     // note when it learns of the end.
-    let noted = steps::note_forced(&key, id, ends.left);
+    let noted = steps::note_forced(&key, id, &context.label, ends.left);
     let noted = context.backend.submit(noted);
     let ended = context.backend.submit(ends.end);
     let notified = ends.then.map(|then| context.backend.submit(then));

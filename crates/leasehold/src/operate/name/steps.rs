@@ -110,7 +110,7 @@ impl List<'_> {
 step! {
     NOTE_FORCED: NoteForced = name.note_forced, grants: false,
     keys: [marker],
-    args: [hold, ms: u64],
+    args: [hold, by, ms: u64],
 }
 
 impl NoteForced<'_> {
@@ -119,7 +119,7 @@ impl NoteForced<'_> {
         if !keyspace.hlen(self.marker).is_ok_and(|size| size < 4096) {
             return Ok(Value::Int(0));
         }
-        keyspace.hset(self.marker, self.hold, b"1")?;
+        keyspace.hset(self.marker, self.hold, self.by)?;
         lengthen(keyspace, self.marker, self.ms);
         Ok(Value::Int(1))
     }
@@ -157,11 +157,13 @@ pub(super) fn page(cursor: u64, pattern: &str, count: u64) -> Operation {
     .operation()
 }
 
-/// Notes that a hold with a remaining lease of `left` is about to be ended by force.
-pub(super) fn note_forced(key: &Key, hold: &str, left: Duration) -> Operation {
+/// Notes that a client with the label `by` is about to end a hold by force. The remaining lease of
+/// the hold is `left`.
+pub(super) fn note_forced(key: &Key, hold: &str, by: &str, left: Duration) -> Operation {
     NoteForced {
         marker: key.forced_marker().as_bytes(),
         hold: hold.as_bytes(),
+        by: by.as_bytes(),
         ms: wire_ms(left),
     }
     .operation()

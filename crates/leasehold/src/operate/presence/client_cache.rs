@@ -12,6 +12,7 @@ use crate::backend::failure::Cause;
 use crate::backend::step::Value;
 use crate::context::Context;
 use crate::sync::Mutex;
+use crate::text::clean_label;
 
 /// Largest number of clients that are looked up for their waits and their permits.
 const MOST_CLIENTS: usize = 200;
@@ -216,7 +217,7 @@ fn read(id: &str, reply: Value, prefix: &str) -> Option<KnownClient> {
         info: ClientInfo {
             waits_for: waits.lines().filter_map(named).collect(),
             id: id.to_owned(),
-            label: super::clean_label(&label),
+            label: clean_label(&label),
             host,
             pid,
             version,

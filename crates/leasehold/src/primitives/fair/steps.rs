@@ -53,7 +53,7 @@ step! {
 step! {
     FORCE_UNLOCK: ForceUnlock = fair.force_unlock, grants: false,
     keys: [lock, queue, timeouts, waiters, marker],
-    args: [channel],
+    args: [channel, by],
     uses: [BREAK_HOLD, QUEUE],
 }
 
@@ -270,7 +270,7 @@ pub(crate) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     FairHold::new(key, channel.into(), hold.to_owned(), settings).release()
 }
 
-pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
+pub(crate) fn force_unlock(key: &Key, channel: &str, by: &str) -> Operation {
     ForceUnlock {
         lock: key.as_str().as_bytes(),
         queue: key.fair_queue().as_bytes(),
@@ -278,6 +278,7 @@ pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
         waiters: key.fair_waiters().as_bytes(),
         marker: key.forced_marker().as_bytes(),
         channel: channel.as_bytes(),
+        by: by.as_bytes(),
     }
     .operation()
 }

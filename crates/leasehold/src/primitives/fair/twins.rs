@@ -422,7 +422,7 @@ impl ForceUnlock<'_> {
         let keys = [self.queue, self.timeouts, self.waiters];
         let (line, in_line) = check_keys(keyspace, keys);
         line?;
-        let broken = break_hold(keyspace, self.lock, self.marker)?;
+        let broken = break_hold(keyspace, self.lock, self.marker, self.by)?;
         if broken && in_line > 0 {
             let mut line = FairQueue::at(keyspace, keys, 0);
             let head = line.tidy()?;

@@ -162,8 +162,8 @@ impl Named for Group {
         steps::inspect(key, &self.values)
     }
 
-    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
-        steps::force_unlock(key, channel, &self.values)
+    fn force_unlock(&self, key: &Key, channel: &str, by: &str) -> Operation {
+        steps::force_unlock(key, channel, &self.values, by)
     }
 }
 

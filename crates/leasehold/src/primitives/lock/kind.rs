@@ -109,8 +109,8 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn terms(&self, terms: Terms) -> Terms {
         terms
     }
-    /// Ends every hold. Replies 1, or 0 when there was none.
-    fn force_unlock(&self, key: &Key, channel: &str) -> Operation;
+    /// Ends every hold, for a client with the label `by`. Replies 1, or 0 when there was none.
+    fn force_unlock(&self, key: &Key, channel: &str, by: &str) -> Operation;
 }
 
 /// The plain lock: one holder at a time.
@@ -148,7 +148,7 @@ impl Named for Plain {
         steps::inspect(key)
     }
 
-    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
-        steps::force_unlock(key, channel)
+    fn force_unlock(&self, key: &Key, channel: &str, by: &str) -> Operation {
+        steps::force_unlock(key, channel, by)
     }
 }

@@ -3,9 +3,9 @@
 
 -- [break_hold] ------------------------------------------------------------------------------------
 
--- Ends the current hold of a plain lock, and notes in `marker` that it was ended by force. Returns
--- 1 if there was a hold, 0 if not, or an error message.
-local function break_hold(lock, marker)
+-- Ends the current hold of a plain lock, and notes in `marker` which client ended it by force.
+-- Returns 1 if there was a hold, 0 if not, or an error message.
+local function break_hold(lock, marker, by)
   local fields = redis.call('HLEN', lock)
   if fields == 0 then
     return 0
@@ -23,7 +23,7 @@ local function break_hold(lock, marker)
     -- the memory.
     local size = redis.pcall('HLEN', marker)
     local noted = type(size) == 'number' and size < 64
-      and redis.pcall('HSET', marker, holder, '1')
+      and redis.pcall('HSET', marker, holder, by)
     if type(noted) == 'number' and redis.call('PTTL', marker) < ttl then
       local expiry = redis.pcall('PEXPIRE', marker, ttl)
       if type(expiry) == 'table' then redis.pcall('DEL', marker) end
@@ -282,10 +282,10 @@ end
 -- Returns why a hold no longer exists.
 --
 -- lock    hash: one field per hold, `uuid:n`
--- marker  hash: a field per hold that was ended by force
+-- marker  hash: a field per hold that was ended by force, with the label of the client that did it
 -- hold    the lost hold
--- Returns { holder, forced }  the current holder, or an empty string; 1 if the hold was ended by
---         force, else 0
+-- Returns { holder, note }  the current holder, or an empty string; the note in `marker` if the hold
+--         was ended by force, else 0
 
 local function why_lost(lock, marker, hold)
   local holder = ''
@@ -293,23 +293,24 @@ local function why_lost(lock, marker, hold)
   if redis.call('HLEN', lock) == 1 then
     holder = redis.call('HKEYS', lock)[1]
   end
-  return { holder, redis.call('HEXISTS', marker, hold) }
+  return { holder, redis.call('HGET', marker, hold) or 0 }
 end
 
 -- [force_unlock] ----------------------------------------------------------------------------------
 
--- Ends the current hold, and notes that it was ended by force.
+-- Ends the current hold, and notes which client ended it by force.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- marker   hash: a field per hold that was ended by force; lives as long as the
 --          holds would have, so that their holders learn the reason
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
+-- by       the label of the client that ends the hold
 -- Returns  1  unlocked
 --          0  the lock was free
 --          text WRONGKIND: not a plain lock; nothing was changed
 
-local function force_unlock(lock, marker, channel)
-  local broken = break_hold(lock, marker)
+local function force_unlock(lock, marker, channel, by)
+  local broken = break_hold(lock, marker, by)
   if broken == 1 then
     redis.pcall('PUBLISH', channel, '0')
   end

@@ -14,7 +14,8 @@ use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::twin::{
-    ASKING, KEPT, can_be_renewed, clients_before, keep_for_span, lengthen, notify_first, to_int,
+    ASKING, KEPT, can_be_renewed, clients_before, forced_note, keep_for_span, lengthen,
+    notify_first, to_int,
 };
 
 static LUA: LuaFile = LuaFile::new(include_str!("lock.lua"));
@@ -250,21 +251,21 @@ impl WhyLost<'_> {
             Some((holder, _)) if fields.is_empty() => holder,
             _ => Vec::new(),
         };
-        let forced = i64::from(keyspace.hexists(self.marker, self.hold)?);
-        Ok(Value::List(vec![Value::Text(holder), Value::Int(forced)]))
+        let note = forced_note(keyspace, self.marker, self.hold)?;
+        Ok(Value::List(vec![Value::Text(holder), note]))
     }
 }
 
 step! {
     FORCE_UNLOCK: ForceUnlock = lock.force_unlock, grants: false,
     keys: [lock, marker],
-    args: [channel],
+    args: [channel, by],
     uses: [BREAK_HOLD],
 }
 
 impl ForceUnlock<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let broken = break_hold(keyspace, self.lock, self.marker)?;
+        let broken = break_hold(keyspace, self.lock, self.marker, self.by)?;
         if broken {
             keyspace.publish(self.channel, b"0");
         }
@@ -351,6 +352,7 @@ pub(in crate::primitives) fn break_hold(
     keyspace: &mut Keyspace,
     lock: &[u8],
     marker: &[u8],
+    by: &[u8],
 ) -> Result<bool, Refusal> {
     if keyspace.hlen(lock)? == 0 {
         return Ok(false);
@@ -364,7 +366,7 @@ pub(in crate::primitives) fn break_hold(
     if let Ok(ttl @ 1..) = u64::try_from(ttl) {
         // A marker of another type is not changed, because the note is only a courtesy.
         if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
-            keyspace.hset(marker, &holder, b"1")?;
+            keyspace.hset(marker, &holder, by)?;
             lengthen(keyspace, marker, ttl);
         }
     }
@@ -483,7 +485,7 @@ impl HoldSteps for LockHold {
         match &items[..] {
             // The forced end takes precedence: the next holder has the lock only because of it, and
             // is not the reason for the loss.
-            [_, Value::Int(1)] => Some(LossReason::Forced),
+            [_, Value::Text(note)] => Some(LossReason::forced(note)),
             // A hash that another program has put there has no holder.
             [Value::Text(holder), _] if hash_kind::is_id(holder) => Some(LossReason::Taken {
                 by: String::from_utf8_lossy(holder).into_owned(),
@@ -535,11 +537,12 @@ pub(crate) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     .operation()
 }
 
-pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
+pub(crate) fn force_unlock(key: &Key, channel: &str, by: &str) -> Operation {
     ForceUnlock {
         lock: key.as_str().as_bytes(),
         marker: key.forced_marker().as_bytes(),
         channel: channel.as_bytes(),
+        by: by.as_bytes(),
     }
     .operation()
 }

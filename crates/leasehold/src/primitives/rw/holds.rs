@@ -411,7 +411,7 @@ fn read_why_lost(reply: &Value) -> Option<LossReason> {
         return None;
     };
     match &items[..] {
-        [_, Value::Int(1)] => Some(LossReason::Forced),
+        [_, Value::Text(note)] => Some(LossReason::forced(note)),
         [Value::Text(holder), _] if !holder.is_empty() => Some(LossReason::Taken {
             by: String::from_utf8_lossy(holder).into_owned(),
         }),
@@ -437,12 +437,13 @@ pub(super) fn inspect(key: &Key, side: Side) -> Operation {
     .operation()
 }
 
-pub(super) fn force_unlock(key: &Key, side: Side, channel: &str) -> Operation {
+pub(super) fn force_unlock(key: &Key, side: Side, channel: &str, by: &str) -> Operation {
     steps::ForceUnlock {
         lock: key.as_str().as_bytes(),
         marker: key.forced_marker().as_bytes(),
         side: side.name().as_bytes(),
         channel: channel.as_bytes(),
+        by: by.as_bytes(),
     }
     .operation()
 }

@@ -167,8 +167,8 @@ impl Named for Read {
         holds::inspect(key, Side::Read)
     }
 
-    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
-        holds::force_unlock(key, Side::Read, channel)
+    fn force_unlock(&self, key: &Key, channel: &str, by: &str) -> Operation {
+        holds::force_unlock(key, Side::Read, channel, by)
     }
 
     fn terms(&self, terms: Terms) -> Terms {
@@ -256,8 +256,8 @@ impl Named for Write {
         holds::inspect(key, Side::Write)
     }
 
-    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
-        holds::force_unlock(key, Side::Write, channel)
+    fn force_unlock(&self, key: &Key, channel: &str, by: &str) -> Operation {
+        holds::force_unlock(key, Side::Write, channel, by)
     }
 
     fn terms(&self, terms: Terms) -> Terms {

@@ -542,10 +542,10 @@ end
 --
 -- lock    hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --         `uuid:n:write`
--- marker  hash: a field per hold that was ended by force
+-- marker  hash: a field per hold that was ended by force, with the label of the client that did it
 -- hold    the lost hold
--- Returns { holder, forced }  the current writer, or an empty string; 1 if the hold was ended by
---         force, else 0
+-- Returns { holder, note }  the current writer, or an empty string; the note in `marker` if the hold
+--         was ended by force, else 0
 
 local function why_lost(lock, marker, hold)
   local holder = ''
@@ -556,12 +556,12 @@ local function why_lost(lock, marker, hold)
       if field ~= hold and string.find(field, ':write', 1, true) then holder = field end
     end
   end
-  return { holder, redis.call('HEXISTS', marker, hold) }
+  return { holder, redis.call('HGET', marker, hold) or 0 }
 end
 
 -- [force_unlock] ----------------------------------------------------------------------------------
 
--- Ends all holds of one side, read or write, and notes that they were ended by force.
+-- Ends all holds of one side, read or write, and notes which client ended them by force.
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
@@ -569,11 +569,12 @@ end
 --          holds would have, so that their holders learn the reason
 -- side     read or write
 -- channel  where the waiters listen
+-- by       the label of the client that ends the holds
 -- Returns  1  unlocked
 --          0  the lock was free, or the other side has it
 --          text WRONGKIND: not a read-write lock; nothing was changed
 
-local function force_unlock(lock, marker, side, channel)
+local function force_unlock(lock, marker, side, channel, by)
   local mode = redis.call('HGET', lock, 'mode')
   local other = wrong_kind('a read-write lock', lock, redis.call('HLEN', lock), mode)
   if other then
@@ -592,7 +593,7 @@ local function force_unlock(lock, marker, side, channel)
     local size = redis.pcall('HLEN', marker)
     local room = type(size) == 'number' and 4096 - size or 0
     for n = 1, math.min(#holders, room) do
-      if holders[n] ~= 'mode' and type(redis.pcall('HSET', marker, holders[n], '1')) == 'table' then
+      if holders[n] ~= 'mode' and type(redis.pcall('HSET', marker, holders[n], by)) == 'table' then
         break
       end
     end

@@ -5,8 +5,8 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{LuaFile, Refusal, SharedLua, Step, Value, step};
 use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::twin::{
-    ASKING, KEPT, NOW_MS, WAKE_ALL, can_be_renewed, clients_before, keep_for_span, lengthen, list,
-    notify_first, to_int, wake_all,
+    ASKING, KEPT, NOW_MS, WAKE_ALL, can_be_renewed, clients_before, forced_note, keep_for_span,
+    lengthen, list, notify_first, to_int, wake_all,
 };
 
 static LUA: LuaFile = LuaFile::new(include_str!("rw.lua"));
@@ -377,15 +377,15 @@ impl WhyLost<'_> {
                 holder = writer;
             }
         }
-        let forced = i64::from(keyspace.hexists(self.marker, self.hold)?);
-        Ok(Value::List(vec![Value::Text(holder), Value::Int(forced)]))
+        let note = forced_note(keyspace, self.marker, self.hold)?;
+        Ok(Value::List(vec![Value::Text(holder), note]))
     }
 }
 
 step! {
     FORCE_UNLOCK: ForceUnlock = rw.force_unlock, grants: false,
     keys: [lock, marker],
-    args: [side, channel],
+    args: [side, channel, by],
     uses: [HASH_KIND, WAKE_ALL],
 }
 
@@ -401,7 +401,7 @@ impl ForceUnlock<'_> {
             let room = 4096_usize.saturating_sub(size);
             for (holder, _) in holders.iter().take(room) {
                 if holder != b"mode" {
-                    keyspace.hset(self.marker, holder, b"1")?;
+                    keyspace.hset(self.marker, holder, self.by)?;
                 }
             }
             if room > 0 {

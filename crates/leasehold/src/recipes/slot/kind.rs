@@ -278,8 +278,8 @@ impl Named for TurnKind {
         lock_steps::inspect(key)
     }
 
-    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
-        lock_steps::force_unlock(key, channel)
+    fn force_unlock(&self, key: &Key, channel: &str, by: &str) -> Operation {
+        lock_steps::force_unlock(key, channel, by)
     }
 }
 

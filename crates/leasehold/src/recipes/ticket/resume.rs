@@ -477,7 +477,8 @@ enum Answer {
     },
     /// The hold no longer exists.
     Gone {
-        is_forced: bool,
+        /// The note that the hold was ended by force.
+        note: Option<Vec<u8>>,
         /// The hold that has replaced it.
         by: String,
         /// The current holder.
@@ -495,13 +496,11 @@ impl Answer {
             [Value::Int(1), Value::Int(token)] => Some(Self::Granted {
                 token: u64::try_from(*token).ok().filter(|token| *token > 0),
             }),
-            [
-                Value::Int(0),
-                Value::Int(forced),
-                Value::Text(by),
-                Value::Text(holder),
-            ] => Some(Self::Gone {
-                is_forced: *forced == 1,
+            [Value::Int(0), note, Value::Text(by), Value::Text(holder)] => Some(Self::Gone {
+                note: match note {
+                    Value::Text(note) => Some(note.clone()),
+                    _ => None,
+                },
                 by: text(by),
                 holder: text(holder),
             }),
@@ -516,7 +515,9 @@ impl Answer {
             // since then.
             Self::Gone { by, .. } if by == own && !by.is_empty() => None,
             Self::Gone { by, .. } if !by.is_empty() => Some(LossReason::Taken { by }),
-            Self::Gone { is_forced, .. } if is_forced => Some(LossReason::Forced),
+            Self::Gone {
+                note: Some(note), ..
+            } => Some(LossReason::forced(&note)),
             Self::Gone { holder, .. } if !holder.is_empty() => {
                 Some(LossReason::Taken { by: holder })
             }

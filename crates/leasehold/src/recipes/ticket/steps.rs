@@ -133,14 +133,14 @@ impl TakePermits<'_> {
         // A late copy of their acquire can grant the old permits again, after the ticket was used up.
         let by = taken_by(keyspace, self.taken, self.old);
         if !by.is_empty() {
-            return Ok(not_there(0, by, Vec::new()));
+            return Ok(not_there(None, by, Vec::new()));
         }
         let now = to_int(keyspace.now_ms());
         let mut members = Vec::new();
         for id in self.ids.chunks(16) {
             match expirable::find(keyspace, self.timeout, id)? {
                 Some((member, ends)) if ends > now => members.push(member),
-                _ => return Ok(not_there(0, Vec::new(), Vec::new())),
+                _ => return Ok(not_there(None, Vec::new(), Vec::new())),
             }
         }
         let ends = now.saturating_add(to_int(self.lease_ms));
@@ -179,9 +179,9 @@ fn replaced(token: u64) -> Value {
     Value::List(vec![Value::Int(1), Value::Int(to_int(token))])
 }
 
-fn not_there(forced: i64, by: Vec<u8>, holder: Vec<u8>) -> Value {
+fn not_there(note: Option<Vec<u8>>, by: Vec<u8>, holder: Vec<u8>) -> Value {
     let texts = [Value::Text(by), Value::Text(holder)];
-    let mut items = vec![Value::Int(0), Value::Int(forced)];
+    let mut items = vec![Value::Int(0), note.map_or(Value::Int(0), Value::Text)];
     items.extend(texts);
     Value::List(items)
 }
@@ -235,6 +235,6 @@ fn gone(
         .into_iter()
         .map(|(field, _)| field)
         .rfind(|field| is_small && (is_only || writes(field)));
-    let forced = keyspace.hexists(marker, old).unwrap_or(false);
-    not_there(forced.into(), by, holder.unwrap_or_default())
+    let note = keyspace.hget(marker, old).ok().flatten();
+    not_there(note, by, holder.unwrap_or_default())
 }

@@ -36,7 +36,8 @@ local function gone(lock, marker, taken, old)
       if fields == 1 or string.find(field, ':write', 1, true) then holder = field end
     end
   end
-  return { 0, redis.pcall('HEXISTS', marker, old) == 1 and 1 or 0, by, holder }
+  local note = redis.pcall('HGET', marker, old)
+  return { 0, type(note) == 'string' and note or 0, by, holder }
 end
 
 -- [line] ------------------------------------------------------------------------------------------
@@ -70,9 +71,9 @@ end
 -- writes      1 if it is a write hold
 -- Returns   { 1, token }                replaced, with the new token or 0; a repeated request
 --                                       changes nothing
---           { 0, forced, by, holder }   the ticket's hold no longer exists, and nothing was changed:
---                                       1 if it was ended by force; the hold that has replaced it;
---                                       the current holder
+--           { 0, note, by, holder }     the ticket's hold no longer exists, and nothing was changed:
+--                                       the note in `marker` if it was ended by force, else 0; the
+--                                       hold that has replaced it; the current holder
 --           text WRONGKIND: another kind of lock, or not a counter; nothing was changed
 
 local function take(lock, counter, marker, taken, queue, old, hold, lease_ms, channel, fenced, counter_ms, writes)
@@ -136,7 +137,7 @@ end
 -- lease_ms     how long the new hold lasts without renewal
 -- channel      where the waiters listen
 -- Returns   { 1, 0 }                    replaced; a repeated request changes nothing
---           { 0, forced, by, holder }   as `take`
+--           { 0, note, by, holder }     as `take`
 --           text WRONGKIND: another kind of lock; nothing was changed
 
 local function take_read(lock, old_timeout, timeout, marker, taken, old, hold, lease_ms, channel)
@@ -227,7 +228,7 @@ end
 -- marker  hash: a field per hold that was ended by force
 -- taken   hash: a hold of a ticket, with the hold that has replaced it
 -- old     the ticket's hold
--- Returns { 0, forced, by, holder }  as `take`
+-- Returns { 0, note, by, holder }  as `take`
 
 local function look(lock, marker, taken, old)
   return gone(lock, marker, taken, old)

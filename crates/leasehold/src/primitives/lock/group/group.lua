@@ -214,14 +214,14 @@ end
 -- Returns the values that a hold no longer has, and their current holders.
 --
 -- group   hash: for each value `f` its holder, and two more fields
--- marker  hash: a field per hold that was ended by force
+-- marker  hash: a field per hold that was ended by force, with the label of the client that did it
 -- hold    the lost hold
 -- fields  the values' fields, separated by spaces
--- Returns { forced, f, holder, ... }  1 if the hold was ended by force, else 0; then each field
---         that the hold no longer has, and its holder, or an empty string
+-- Returns { note, f, holder, ... }  the note in `marker` if the hold was ended by force, else 0;
+--         then each field that the hold no longer has, and its holder, or an empty string
 
 local function why_lost(group, marker, hold, fields)
-  local reply = { redis.call('HEXISTS', marker, hold) }
+  local reply = { redis.call('HGET', marker, hold) or 0 }
   local now = now_ms()
   for f in string.gmatch(fields, '%S+') do
     local holder = redis.call('HGET', group, f)
@@ -237,18 +237,19 @@ end
 
 -- [force_unlock] ----------------------------------------------------------------------------------
 
--- Ends the current holds of these values, and notes that they were ended by force.
+-- Ends the current holds of these values, and notes which client ended them by force.
 --
 -- group    hash: for each value `f` its holder, and two more fields
 -- marker   hash: a field per hold that was ended by force; lives as long as the holds would have,
 --          so that their holders learn the reason
 -- channel  where the waiters listen
 -- fields   the values' fields, separated by spaces
+-- by       the label of the client that ends the holds
 -- Returns  1  at least one value was held
 --          0  all values were free
 --          text WRONGKIND: not a group of locks; nothing was changed
 
-local function force_unlock(group, marker, channel, fields)
+local function force_unlock(group, marker, channel, fields, by)
   local size = redis.call('HLEN', group)
   if size == 0 then
     return 0
@@ -270,7 +271,7 @@ local function force_unlock(group, marker, channel, fields)
         -- memory. There are at most 64 notes, so that a name that is often unlocked by force does
         -- not fill the memory.
         local noted = redis.pcall('HLEN', marker)
-        noted = type(noted) == 'number' and noted < 64 and redis.pcall('HSET', marker, holder, '1')
+        noted = type(noted) == 'number' and noted < 64 and redis.pcall('HSET', marker, holder, by)
         if type(noted) == 'number' and marked_ms < math.max(left, 1) then
           marked_ms = math.max(left, 1)
           local expiry = redis.pcall('PEXPIRE', marker, marked_ms)

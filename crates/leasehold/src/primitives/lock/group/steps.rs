@@ -12,7 +12,7 @@ use crate::hold::{AcquireReply, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::hash_kind::{self, HASH_KIND};
-use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all};
+use crate::primitives::twin::{NOW_MS, WAKE_ALL, forced_note, lengthen, wake_all};
 
 static LUA: LuaFile = LuaFile::new(include_str!("group.lua"));
 
@@ -171,8 +171,7 @@ step! {
 
 impl WhyLost<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let forced = i64::from(keyspace.hexists(self.marker, self.hold)?);
-        let mut reply = vec![Value::Int(forced)];
+        let mut reply = vec![forced_note(keyspace, self.marker, self.hold)?];
         for f in split(self.fields) {
             let live = live_holder(keyspace, self.group, f)?;
             let holder = live.map(|(holder, _)| holder);
@@ -188,7 +187,7 @@ impl WhyLost<'_> {
 step! {
     FORCE_UNLOCK: ForceUnlock = group.force_unlock, grants: false,
     keys: [group, marker],
-    args: [channel, fields],
+    args: [channel, fields, by],
     uses: [HASH_KIND, TRIM_EXPIRY, WAKE_ALL],
 }
 
@@ -215,7 +214,7 @@ impl ForceUnlock<'_> {
             ended = 1;
             // A marker of another type is not changed, because the note is only a courtesy.
             if keyspace.hlen(self.marker).is_ok_and(|size| size < 64) {
-                keyspace.hset(self.marker, &holder, b"1")?;
+                keyspace.hset(self.marker, &holder, self.by)?;
                 lengthen(keyspace, self.marker, left.max(1));
             }
         }
@@ -454,9 +453,9 @@ impl HoldSteps for GroupHold {
         let Value::List(items) = reply else {
             return None;
         };
-        let (forced, gone) = items.split_first()?;
-        if *forced == Value::Int(1) {
-            return Some(LossReason::Forced);
+        let (note, gone) = items.split_first()?;
+        if let Value::Text(note) = note {
+            return Some(LossReason::forced(note));
         }
         let gone = gone.chunks(2).filter_map(|pair| match pair {
             [Value::Text(field), Value::Text(holder)] => Some((field, holder)),
@@ -496,12 +495,13 @@ pub(crate) fn release(group: &Key, hold: &str, fields: &str, channel: &str) -> O
     .operation()
 }
 
-pub(crate) fn force_unlock(group: &Key, channel: &str, values: &Values) -> Operation {
+pub(crate) fn force_unlock(group: &Key, channel: &str, values: &Values, by: &str) -> Operation {
     ForceUnlock {
         group: group.as_str().as_bytes(),
         marker: group.forced_marker().as_bytes(),
         channel: channel.as_bytes(),
         fields: values.fields.as_bytes(),
+        by: by.as_bytes(),
     }
     .operation()
 }
