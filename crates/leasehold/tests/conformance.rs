@@ -31,6 +31,7 @@ mod on_embedded {
     mod expirable;
     mod fair;
     mod fenced;
+    mod forced;
     mod group;
     mod input;
     mod kinds;
@@ -69,6 +70,7 @@ mod on_server {
     mod expirable;
     mod fair;
     mod fenced;
+    mod forced;
     mod group;
     mod input;
     mod kinds;
@@ -106,6 +108,7 @@ mod on_cluster {
     mod expirable;
     mod fair;
     mod fenced;
+    mod forced;
     mod group;
     mod input;
     mod kinds;
@@ -147,6 +150,7 @@ mod on_server_with_resp3 {
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
     mod back_off;
     mod expirable;
+    mod forced;
     mod group;
     mod latch;
     mod lock;

@@ -19,7 +19,8 @@ fn a_lock_is_taken_from_its_holder() {
     let refused = done(leasehold_at(&server).args(["release", "job"])).expect_code(2);
     assert!(refused.stderr.contains("--yes"), "{refused}");
     assert!(!is_free(&server));
-    let released = done(leasehold_at(&server).args(["release", "job", "--yes"])).expect_code(0);
+    let words = ["--label", "on\u{1b}[2Jcall", "release", "job", "--yes"];
+    let released = done(leasehold_at(&server).args(words)).expect_code(0);
     assert!(released.stdout.contains("took `job` from "), "{released}");
     assert!(
         released
@@ -27,11 +28,11 @@ fn a_lock_is_taken_from_its_holder() {
             .contains("may still act as the holder for up to"),
         "{released}"
     );
-    // The holder learns the reason at its next renewal.
+    // The holder learns the reason at its next renewal, and the label without control characters.
     holder
         .done()
         .expect_code(70)
-        .expect_on_stderr("unlocked by force");
+        .expect_on_stderr("unlocked by force, by on [2Jcall");
     eventually("it is free", LIMIT, || is_free(&server));
     done(leasehold_at(&server).args(["release", "job", "--yes"]))
         .expect_code(66)

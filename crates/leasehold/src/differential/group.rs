@@ -8,6 +8,7 @@ pub(super) const SUITE: Suite = Suite {
     steps: &steps::ALL,
     argument,
     foreign: &[
+        &["HSET", "KEY:forced", "<c>:1", "on call"],
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "mode", "read", "<c>:1", "1"],
         &["HSET", "KEY", "<c>:1", "1"],
@@ -32,6 +33,7 @@ fn argument(to: &Sample, name: &str) -> String {
     match (to.step, name) {
         (_, "group") => key.into(),
         (_, "hold") => hold.into(),
+        (_, "by") => ["on call", "1"][to.variant % 2].into(),
         (_, "marker") => format!("{key}:forced"),
         (_, "channel") => format!("channel:{key}"),
         ("group.renew", "lease_ms") => super::renewed(hold).0.into(),
