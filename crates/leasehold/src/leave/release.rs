@@ -17,7 +17,6 @@ use crate::hold::watchdog::why_lost;
 use crate::hold::{Asked, Grant, Undo};
 use crate::local::RecordRef;
 use crate::local::reentry::Held;
-use crate::loss::LossReason;
 
 /// A release that was sent. The undo of its hold stays armed until the reply arrives. So if the
 /// future is dropped or the reply is lost, the hold is released in the background.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Election, ErrorKind, Leader, LossReason, Term, Terms};
+use leasehold::{Client, Election, ErrorKind, Leader, Term, Terms};
 
 use super::{LEASE, place};
 use crate::support::eventually;

@@ -50,7 +50,9 @@ async fn label(guard: &LockGuard) -> Option<String> {
 async fn holder_of_any_kind_learns_who_ended_its_hold() {
     let place = place();
     let client = place.client().await;
-    let operator = place.client_with(|builder| builder.label(" on\ncall ")).await;
+    let operator = place
+        .client_with(|builder| builder.label(" on\ncall "))
+        .await;
     for kind in KINDS {
         let guard = hold(&client, kind).await;
         unlock_by_force(&operator, kind).await;

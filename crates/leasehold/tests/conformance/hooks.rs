@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::hooks::Lost;
 use leasehold::testing::Machine;
-use leasehold::{Client, ClientBuilder, Embedded, LossReason, MultiLock};
+use leasehold::{Client, ClientBuilder, Embedded, MultiLock};
 
 #[cfg(feature = "metrics")]
 use self::recorders::{Handles, NoHandles};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::inspect::{Found, Listed, NameInfo, Ttl, Wants};
-use leasehold::{Client, ErrorKind, LossReason};
+use leasehold::{Client, ErrorKind};
 
 use super::place;
 use crate::support::{HOUR, eventually, fair_lock};

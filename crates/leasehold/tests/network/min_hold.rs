@@ -9,7 +9,7 @@ use leasehold::inspect::{Found, Ttl};
 use leasehold::{AnyLock, Client, Embedded, ErrorKind, LockGuard, Owner};
 use tokio::time::{Instant, sleep};
 
-use super::{Fate, LossReason, MS, Network};
+use super::{Fate, MS, Network};
 
 /// The lease of the clients.
 const LEASE: Duration = Duration::from_secs(10);

@@ -373,6 +373,7 @@ fn behind<'t>(mark: &str, text: &'t [u8]) -> Option<&'t [u8]> {
         "value" => of(22, &|byte| {
             byte.is_ascii_alphanumeric() || b"+/".contains(byte)
         }),
+        "label" => (text.len() <= 200 && !text.iter().any(u8::is_ascii_control)).then_some(&[]),
         "n" if text.starts_with(b"0") => None,
         "n" => (digits(text) > 0).then(|| &text[digits(text)..]),
         "int" => {
