@@ -80,7 +80,7 @@ async fn note_of_another_program_is_made_safe() {
     let place = place();
     let (client, operator) = (place.client().await, place.client().await);
     for kind in KINDS {
-        for (note, expected) in [("1", None), ("", None), ("\u{1b}[2Jx", Some("[2Jx"))] {
+        for (note, expected) in [("1", None), ("", None), ("x\u{1b}[2J", Some("x [2J"))] {
             let guard = hold(&client, kind).await;
             unlock_by_force(&operator, kind).await;
             let marker = place.key(&format!("leasehold:{{{kind}}}:forced"));
