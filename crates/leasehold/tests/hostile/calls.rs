@@ -22,12 +22,12 @@ pub(crate) struct Operation {
 /// Returns the number of arguments that follow the name of a step. `first` reads the first of them.
 fn arguments(step: &str, first: impl Fn() -> String) -> usize {
     match step {
-        "lock.acquire" | "lock.release" | "lock.release_and_notify" => 2,
+        "lock.acquire" | "lock.release" | "lock.release_and_notify" | "lock.force_unlock" => 2,
         "lock.acquire_and_enlist" => 4,
         "lock.renew" => 3,
         // The number of holds, the lease, and the holds.
         "lock.renew_many" => 2 + first().parse::<usize>().unwrap(),
-        "lock.why_lost" | "lock.force_unlock" | "lock.delist" => 1,
+        "lock.why_lost" | "lock.delist" => 1,
         "lock.inspect" => 0,
         "latch.count_down" | "presence.enrol" => 2,
         "presence.announce" => 9,
