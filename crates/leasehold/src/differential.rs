@@ -63,6 +63,11 @@ impl Sample {
         self.marker_of(self.step, self.variant / 2)
     }
 
+    /// Returns the label of a client that ends a hold by force. Earlier versions note `1`.
+    fn label(&self) -> &'static str {
+        ["on call", "1"][self.variant % 2]
+    }
+
     fn done(&self) -> String {
         self.marker_of(self.step, self.variant % 4)
     }

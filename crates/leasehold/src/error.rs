@@ -84,19 +84,13 @@ impl Error {
     }
 
     pub(crate) fn lost(key: &Key, reason: LossReason) -> Self {
-        Self(Arc::new(ErrorInner {
-            kind: ErrorKind::Lost,
-            message: format!(
-                "the lock `{key}` is lost: {reason}; stop the protected work and acquire again"
-            ),
-            key: Some(key.clone()),
-            // The short form has no advice: an error for several members would repeat it for each
-            // member.
-            brief: Some(format!("`{key}`: {reason}")),
-            lost: Some(reason),
-            members: Vec::new(),
-            source: None,
-        }))
+        let message = format!(
+            "the lock `{key}` is lost: {reason}; stop the protected work and acquire again"
+        );
+        // The short form has no advice: an error for several members would repeat it for each
+        // member.
+        let brief = format!("`{key}`: {reason}");
+        Self::of_loss(key, reason, message, Some(brief))
     }
 
     /// Returns the error for a ticket whose hold no longer exists.
@@ -106,14 +100,19 @@ impl Error {
             LossReason::Expired => "its lease ran out, or it was released".to_owned(),
             ref other => other.to_string(),
         };
+        let message = format!(
+            "the hold of this ticket for `{key}` no longer exists: {what}; the ticket is of no more use, \
+             acquire again"
+        );
+        Self::of_loss(key, reason, message, None)
+    }
+
+    fn of_loss(key: &Key, reason: LossReason, message: String, brief: Option<String>) -> Self {
         Self(Arc::new(ErrorInner {
             kind: ErrorKind::Lost,
-            message: format!(
-                "the hold of this ticket for `{key}` no longer exists: {what}; the ticket is of no more \
-                 use, acquire again"
-            ),
+            message,
             key: Some(key.clone()),
-            brief: None,
+            brief,
             lost: Some(reason),
             members: Vec::new(),
             source: None,

@@ -42,7 +42,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "lock" => key.into(),
         "queue" | "timeouts" | "waiters" => format!("{key}:{name}"),
         "hold" => hold.into(),
-        "by" => ["on call", "1"][to.variant % 2].into(),
+        "by" => to.label().into(),
         "marker" => format!("{key}:forced"),
         "channel" => format!("channel:{key}"),
         "lease_ms" => lease_ms.into(),

@@ -33,7 +33,7 @@ fn argument(to: &Sample, name: &str) -> String {
     match (to.step, name) {
         (_, "group") => key.into(),
         (_, "hold") => hold.into(),
-        (_, "by") => ["on call", "1"][to.variant % 2].into(),
+        (_, "by") => to.label().into(),
         (_, "marker") => format!("{key}:forced"),
         (_, "channel") => format!("channel:{key}"),
         ("group.renew", "lease_ms") => super::renewed(hold).0.into(),

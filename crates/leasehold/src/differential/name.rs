@@ -69,7 +69,7 @@ fn argument(to: &Sample, name: &str) -> String {
             _ => key.forced_marker(),
         },
         "hold" => to.hold.into(),
-        "by" => ["on call", "1"][to.variant % 2].into(),
+        "by" => to.label().into(),
         "ms" => renewed(to.hold).0.into(),
         _ => to.unknown_argument(name),
     }

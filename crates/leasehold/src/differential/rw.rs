@@ -57,7 +57,7 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "notified") => (to.variant % 2).to_string(),
         (_, "writers" | "readers" | "asking") => format!("{key}:{name}"),
         (_, "reservations") => format!("{key}:{}", if odd { "readers" } else { "writers" }),
-        (_, "by") => ["on call", "1"][to.variant % 2].into(),
+        (_, "by") => to.label().into(),
         (_, "marker") => format!("{key}:forced"),
         (_, "channel") => format!("channel:{key}"),
         ("rw.why_lost", "hold") if !odd => write,
