@@ -124,7 +124,7 @@ impl Waiting<'_> {
         let (Some(slot), Some(period)) = (turn.slot(), args.slot) else {
             return;
         };
-        let asked = turn.began() - waited;
+        let asked = turn.began().checked_sub(waited).unwrap_or(turn.began());
         let (distance, which) = match slot.duration_since(asked) {
             Ok(left) => (left, "before"),
             Err(past) => (past.duration(), "after"),
