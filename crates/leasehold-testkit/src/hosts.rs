@@ -25,8 +25,8 @@ impl Hosts {
     ///
     /// # Errors
     ///
-    /// Fails if this process lacks the permission, or there is no `ip` program. The error contains
-    /// the output of `ip`.
+    /// Fails if this process lacks the permission, or if the program `ip` is missing. The error
+    /// contains the output of `ip`.
     pub fn start() -> io::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);

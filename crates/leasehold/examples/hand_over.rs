@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // Two clients stand for two processes.
+    // Two clients represent two processes.
     let [first, second] = match std::env::args().nth(1) {
         Some(url) => [Client::connect(&url).await?, Client::connect(&url).await?],
         None => {

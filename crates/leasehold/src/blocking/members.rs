@@ -45,8 +45,8 @@ fn parts<O: Ownership, M: Into<AnyLock<O>>>(
         // is also the owner of each member.
         .map(|member: AnyLock<O>| (member.as_async().clone(), member.runtime().clone()))
         .unzip();
-    // Refuse this here, before the async lock would refuse it: without a member there is no runtime
-    // to wait on.
+    // Refuse an empty list here. The async lock would refuse it too, but a wait needs the runtime of
+    // a member.
     let runtime = Runtime::first_of(runtimes).ok_or_else(|| {
         let what = "a lock of several that has no members; give it some";
         Error::new(ErrorKind::Misuse, what)

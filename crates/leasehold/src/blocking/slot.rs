@@ -167,7 +167,8 @@ impl Turn {
         self.as_async().began()
     }
 
-    /// See [`Turn::died`](crate::slot::Turn::died).
+    /// Returns the turn before this one, if it never ended; see
+    /// [`Turn::died`](crate::slot::Turn::died).
     #[must_use]
     pub fn died(&self) -> Option<TurnInfo> {
         self.as_async().died()

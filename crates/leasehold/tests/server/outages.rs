@@ -118,7 +118,7 @@ async fn server_freeze_causes_no_overlap() {
         matches!(reason, LossReason::RenewalFailed { .. }),
         "{reason:?}"
     );
-    // This is the length of the outage; there is no event for which the test could wait.
+    // The outage has this length. No event tells the test that it has lasted long enough.
     tokio::time::sleep(LEASE * 4).await;
     scene.server.resume().unwrap();
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
