@@ -6,7 +6,7 @@ use nix::time::{ClockId, clock_gettime};
 /// processes on one machine.
 ///
 /// Java's `System.nanoTime()` reads the same clock on Linux, so the times in the Redisson driver's
-/// answers can be compared with this one.
+/// answers can be compared with these values.
 ///
 /// # Panics
 ///

@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use crate::shim::{LIBRARY, compile};
 
 /// The wall clock for servers that are started with it
-/// ([`Builder::clock`](crate::server::Builder::clock)), and for other processes with its
-/// [environment](Self::environment). The clock is right at first, and a test can move it while the
-/// servers run. The monotonic clock of the servers does not change.
+/// ([`Builder::clock`](crate::server::Builder::clock)), and for other processes that are started in
+/// its [environment](Self::environment). The clock is right at first, and a test can move it while
+/// the servers run. The monotonic clock of the servers does not change.
 ///
 /// The clock is a small library, which is compiled with `cc` when it is needed, and preloaded into
 /// the process. (`libfaketime` hangs in Redis's allocator.)

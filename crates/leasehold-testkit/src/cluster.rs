@@ -2,7 +2,9 @@
 
 use std::{
     collections::HashMap,
-    fmt, io, thread,
+    fmt, io,
+    ops::RangeInclusive,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -179,8 +181,11 @@ impl Cluster {
     ///
     /// Panics if no node has the slot.
     pub fn owner(&self, slot: u16) -> usize {
-        let owner = owners(self.any()).swap_remove(usize::from(slot));
-        self.number_of(&owner).expect("a node has the slot")
+        let (_, owner) = ranges(self.any())
+            .into_iter()
+            .find(|(slots, _)| slots.contains(&slot))
+            .expect("a node has the slot");
+        self.number_of(&owner).expect("the node is known")
     }
 
     fn number_of(&self, id: &str) -> Option<usize> {
@@ -548,19 +553,29 @@ fn of_a_cluster(settings: Builder, has_replicas: bool) -> Builder {
 /// Returns the id of each slot's master according to this node, or an empty string if the slot has
 /// no owner.
 fn owners(node: &RedisServer) -> Vec<String> {
-    const ID: usize = 2;
     let mut owners = vec![String::new(); SLOTS];
-    let map = run(node, &["CLUSTER", "SLOTS"]);
-    for range in map.as_array().expect("a list") {
-        let range = range.as_array().expect("a range of slots");
-        let number = |at: usize| range[at].as_int().expect("a number");
-        let (first, last) = (number(0), number(1));
-        let id = text(&range[2].as_array().expect("a node")[ID]);
-        for slot in first..=last {
-            id.clone_into(&mut owners[usize::try_from(slot).expect("a slot")]);
+    for (slots, id) in ranges(node) {
+        for slot in slots {
+            id.clone_into(&mut owners[usize::from(slot)]);
         }
     }
     owners
+}
+
+/// Returns the ranges of slots on a node's map, each with the id of its owner.
+fn ranges(node: &RedisServer) -> Vec<(RangeInclusive<u16>, String)> {
+    const ID: usize = 2;
+    let map = run(node, &["CLUSTER", "SLOTS"]);
+    let ranges = map.as_array().expect("a list").iter().map(|range| {
+        let range = range.as_array().expect("a range of slots");
+        let slot = |at: usize| {
+            let number = range[at].as_int().expect("a number");
+            u16::try_from(number).expect("a slot")
+        };
+        let id = text(&range[2].as_array().expect("a node")[ID]);
+        (slot(0)..=slot(1), id.to_owned())
+    });
+    ranges.collect()
 }
 
 fn answers(node: &RedisServer) -> bool {

@@ -13,6 +13,7 @@ pub mod fork_shim;
 mod frames;
 mod heard;
 pub mod hosts;
+mod port;
 pub mod process;
 pub mod proxy;
 pub mod redisson;

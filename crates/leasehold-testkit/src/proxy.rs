@@ -129,8 +129,8 @@ impl Proxy {
         self.shared.state().swallow_messages = swallow;
     }
 
-    /// While `true`, holds everything back in both directions. `false` lets everything that was
-    /// held back pass.
+    /// While `true`, holds everything back in both directions. With `false`, everything that was
+    /// held back passes.
     pub fn hold(&self, hold: bool) {
         self.switch(|state| (state.hold_requests, state.hold_replies) = (hold, hold));
     }
@@ -194,7 +194,7 @@ impl Proxy {
         self.strike_next(needle, Strike::CutBefore)
     }
 
-    /// Lets the request or reply that `fault` holds back pass, at once or when it arrives.
+    /// Stops holding back the request or reply of `fault`, which passes at once or when it arrives.
     pub fn let_go(&self, fault: &Fault) {
         // The lock is held here. Otherwise a thread that is about to wait would miss the change.
         self.switch(|_| fault.let_go());
@@ -214,7 +214,8 @@ impl Drop for Proxy {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        // This is the last step, because that thread may have opened one more connection.
+        // This is the last step, because the thread that accepts connections may have opened one
+        // more.
         self.cut();
     }
 }

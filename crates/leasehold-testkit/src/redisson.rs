@@ -13,6 +13,7 @@
 //! ```
 
 mod answer;
+mod archive;
 mod build;
 mod hammer;
 mod jvm;
@@ -68,7 +69,12 @@ impl Redisson {
     ///
     /// Panics if the driver can't be built, or the JVM does not start with this version.
     pub fn start(version: RedissonVersion, redis_url: &str) -> Self {
-        Self::start_with(version, redis_url, &QUICK_TO_START)
+        build::build();
+        let target = build::target(version);
+        archive::make(&target);
+        let archive = archive::flag(&target);
+        let flags = QUICK_TO_START.into_iter().chain([archive.as_str()]);
+        Self::start_with(version, redis_url, &flags.collect::<Vec<_>>())
     }
 
     /// Like [`start`](Self::start), but with the JVM's default settings, which services use. This

@@ -151,8 +151,8 @@ mod tests {
             let wait = servers.master().command(&["WAIT", "2", "200"]);
             wait.expect("it runs")
         };
-        // This write was made on another connection. Only version 7.0 waits for it, so the reply
-        // does not prove anything.
+        // SET and WAIT are sent on different connections. Only version 7.0 waits in this case, so
+        // the reply to WAIT does not prove anything.
         let _ = set("x");
         eventually("both have it", IN_STEP_WITHIN, || {
             servers.replicas().iter().all(|one| one.keys() == ["x"])

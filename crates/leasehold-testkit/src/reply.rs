@@ -48,13 +48,28 @@ impl Reply {
 
 /// Sends a command and reads its reply.
 pub(crate) fn call<S: BufRead + Write>(stream: &mut S, command: &[&str]) -> io::Result<Reply> {
+    stream.write_all(request(command).as_bytes())?;
+    stream.flush()?;
+    read(stream)
+}
+
+/// Sends all commands at once, and then reads their replies.
+pub(crate) fn call_all<S: BufRead + Write>(
+    stream: &mut S,
+    commands: &[&[&str]],
+) -> io::Result<Vec<Reply>> {
+    let requests: String = commands.iter().map(|command| request(command)).collect();
+    stream.write_all(requests.as_bytes())?;
+    stream.flush()?;
+    commands.iter().map(|_| read(stream)).collect()
+}
+
+fn request(command: &[&str]) -> String {
     let mut request = format!("*{}\r\n", command.len());
     for part in command {
         request.push_str(&format!("${}\r\n{part}\r\n", part.len()));
     }
-    stream.write_all(request.as_bytes())?;
-    stream.flush()?;
-    read(stream)
+    request
 }
 
 /// Reads the next reply, or the next message.

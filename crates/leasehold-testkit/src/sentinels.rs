@@ -91,8 +91,9 @@ impl Sentinels {
         all
     }
 
-    /// Makes the sentinels check more often. Also, they no longer give up for half a minute if the
-    /// machine stalls for a short time. Older servers do not accept these settings, and are slower.
+    /// Makes the sentinels check more often. Also keeps them out of TILT mode, in which they do
+    /// nothing for half a minute, if the machine stalls for a short time. Older servers do not
+    /// accept these settings, so their failovers take longer.
     fn hurry(&self) {
         for sentinel in &self.sentinels {
             let settings = ["publish-period", "300", "info-period", "300"];
@@ -226,8 +227,8 @@ impl Sentinels {
     }
 
     /// Kills the master and orders the sentinels to promote a replica, without waiting until they
-    /// notice. Then starts the old master again, as a replica of the new one. Returns the number of
-    /// the new master.
+    /// notice that the master is dead. Then starts the old master again, as a replica of the new
+    /// one. Returns the number of the new master.
     ///
     /// # Panics
     ///

@@ -57,7 +57,7 @@ impl Link {
         self.flow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the fates of the replies to `request`. `first` is for the first reply.
+    /// Records the fates of the replies to `request`. `first` is the fate of the first reply.
     fn expect(&self, request: &Frame, first: Fate) {
         let mut flow = self.flow();
         flow.subscribed |= request.subscribes();
@@ -69,7 +69,7 @@ impl Link {
 }
 
 impl Shared {
-    /// Serves a new client until one side closes.
+    /// Serves a new client until one side closes its connection.
     pub(super) fn serve(self: &Arc<Self>, client: TcpStream, server: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;

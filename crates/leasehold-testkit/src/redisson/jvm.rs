@@ -180,8 +180,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The flags for a small JVM that starts quickly. The tests run several JVMs at once, each for a
 /// few seconds.
-pub(super) const QUICK_TO_START: [&str; 4] = [
+pub(super) const QUICK_TO_START: [&str; 6] = [
     "-Xshare:auto",
+    // Warnings about the archive would be printed among the answers.
+    "-Xlog:cds=off",
+    "-Xlog:cds+dynamic=off",
     "-XX:TieredStopAtLevel=1",
     "-Xmx256m",
     "-XX:+UseSerialGC",

@@ -137,9 +137,9 @@ impl RedissonThread {
         self.start_call("thread_id", json!({})).wait(ANSWER_LIMIT)
     }
 
-    /// Returns whether the thread sleeps until a message wakes it. From then on, it can't miss a
-    /// release. Before that, it can, because Redisson wakes only the threads that sleep when the
-    /// "wake all" message arrives.
+    /// Returns whether the thread is asleep and waits for a message. A thread that is asleep can't
+    /// miss a release. A thread that is still awake can miss one, because Redisson wakes only the
+    /// threads that sleep when the "wake all" message arrives.
     ///
     /// # Panics
     ///
