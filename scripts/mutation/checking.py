@@ -12,8 +12,7 @@ from .workspace import BUILD_LIMIT_S, last_error
 
 def stale_or_broken(mutants, workspace):
     """Returns the mutants that are outdated or don't compile. Compiles many mutants at a time."""
-    sources = words_of_sources(workspace)
-    stale = [mutant for mutant in mutants if is_stale(mutant, workspace, sources)]
+    stale = stale_of(mutants, workspace)
     left = [mutant for mutant in mutants if mutant not in stale]
     broken = []
     with lua_server() as compile_lua:
@@ -24,6 +23,13 @@ def stale_or_broken(mutants, workspace):
             broken += do_not_compile(group, workspace, compile_lua)
             left = [mutant for mutant in left if mutant not in group]
     return stale + broken
+
+
+def stale_of(mutants, workspace):
+    """Returns the mutants that can't be applied, or whose tests do not exist."""
+    workspace.restore()
+    sources = words_of_sources(workspace)
+    return [mutant for mutant in mutants if is_stale(mutant, workspace, sources)]
 
 
 def is_stale(mutant, workspace, sources):
@@ -73,12 +79,11 @@ def first_error(group, workspace, compile_lua):
         error = compile_lua(workspace.path(file))
         if error:
             return f"{file}: {error}"
-    crates = {match[1] for file in files if (match := re.match(r"crates/([^/]+)/.*\.rs$", file))}
-    for crate in sorted(crates):
-        # The tests inside the crate are compiled together with the crate.
+    if any(file.endswith(".rs") for file in files):
+        # The tests inside the crates are compiled together with the crates. With the features of the
+        # whole workspace, the dependencies are compiled only once.
         status, out = workspace.cargo(
-            "check", "-q", "-p", crate, "--all-features", "--profile", "test",
-            "--lib" if crate == "leasehold" else "--bins",
+            "check", "-q", "--workspace", "--all-features", "--profile", "test", "--lib", "--bins",
             limit_s=BUILD_LIMIT_S)
         if status != 0:
             return last_error(out)
