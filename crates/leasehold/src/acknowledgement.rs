@@ -69,7 +69,7 @@ impl Acknowledgement {
     /// [`master`](Self::master), only the master's disk counts. This needs Redis 7.2 with
     /// `appendonly yes`. Use `appendfsync always` for speed: with `everysec` each acquire takes up
     /// to a second, so set a longer [`within`](Self::within).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub const fn on_disk(mut self) -> Self {
         self.on_disk = true;
         self
@@ -79,7 +79,7 @@ impl Acknowledgement {
     /// least 1 ms, at most 60 s. The limit must also be at least 200 ms less than the client's
     /// [`reply_timeout`](crate::ClientBuilder::reply_timeout), because a server may answer up to
     /// 100 ms late.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub const fn within(mut self, limit: Duration) -> Self {
         // The limit is checked when it is used, like all settings. A limit that is too long for
         // `u16` is cut to its maximum, which the check also refuses.
@@ -92,7 +92,7 @@ impl Acknowledgement {
         self
     }
 
-    /// Returns whether the master's confirmation is not enough.
+    /// Returns whether this setting requires more than the master's reply.
     pub(crate) fn is_needed(self) -> bool {
         self.replicas > 0 || self.on_disk
     }
@@ -130,7 +130,7 @@ impl Acknowledgement {
             .then(|| format!("only {replicas} of {needed} replicas {confirmed} within {within} ms"))
     }
 
-    /// Returns a setting that satisfies both `self` and `other`.
+    /// Returns a setting whose confirmations satisfy both `self` and `other`.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self.is_needed(), other.is_needed()) {
             (true, false) => self,

@@ -142,8 +142,8 @@ impl Backend {
         }
     }
 
-    /// Returns the time at which the server that has this key started, if it is known and later
-    /// than `since`. The server may have lost everything from before its start.
+    /// Returns the time at which the server that has this key started, if that time is known and
+    /// later than `since`. The server may have lost everything from before its start.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn started_after(&self, key: &Key, since: Moment) -> Option<Moment> {
         let started = match self {
@@ -153,8 +153,8 @@ impl Backend {
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.started(key.as_str().as_bytes()),
         };
-        // This is also `None` before the first connection. Nothing has been granted by then, and a
-        // `RedLock` checks again after each vote.
+        // This is also `None` before the first connection. Nothing was granted before that
+        // connection, and a `RedLock` checks again after each vote.
         started.filter(|started| *started > since)
     }
 
@@ -313,8 +313,8 @@ pub(crate) enum NameKind {
 
 /// The pending reply of one operation.
 ///
-/// Dropping this before the operation is sent removes the operation from the queue if it would
-/// grant something.
+/// Dropping this before the operation is sent removes the operation from the queue if the operation
+/// would grant something.
 pub(crate) enum Reply {
     Ready(Option<Result<Value, Failure>>),
     #[cfg(feature = "testing")]

@@ -32,6 +32,10 @@
 //! executor. The message names the async method to use instead. Inside
 //! `tokio::task::spawn_blocking` these methods work.
 
+// Keep `lock` before the other modules: the page of `Lock` shows methods in the order of the
+// modules, and this one has the most common methods.
+mod lock;
+
 mod any;
 mod client;
 mod election;
@@ -42,7 +46,6 @@ mod forward;
 mod interrupt;
 mod latch;
 mod listing;
-mod lock;
 mod members;
 mod runtime;
 mod rw;

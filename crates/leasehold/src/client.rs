@@ -28,8 +28,9 @@ use crate::operate::presence;
 use crate::primitives::expirable::ExpirableSemaphore;
 use crate::primitives::fair::{Fair, FairLock};
 use crate::primitives::fenced::{Fenced, FencedLock};
+use crate::primitives::group::GroupLock;
 use crate::primitives::latch::CountDownLatch;
-use crate::primitives::lock::{GroupLock, Lock, Plain};
+use crate::primitives::lock::{Lock, Plain};
 use crate::primitives::rw::RwLock;
 use crate::primitives::semaphore::Semaphore;
 use crate::text::clean_label;
@@ -154,7 +155,7 @@ impl Client {
     /// Returns the lock called `name`. Nothing is sent. A bad name is reported when the lock is
     /// used.
     #[doc(alias = "getLock")]
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
         Lock::named(Arc::clone(&self.context), name.as_ref(), Plain)
     }
@@ -162,7 +163,7 @@ impl Client {
     /// Returns a lock that holds all of these `values` of a group at once. Nothing is sent. A bad
     /// name is reported when the lock is used.
     #[doc(alias = "getMultiLock")]
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn group_lock<V: Into<String>>(
         &self,
         group: impl AsRef<str>,
@@ -173,7 +174,7 @@ impl Client {
 
     /// Returns the lock called `name`, which gives each hold a fencing token.
     #[doc(alias = "getFencedLock")]
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         Lock::named(Arc::clone(&self.context), name.as_ref(), Fenced)
     }
@@ -181,14 +182,14 @@ impl Client {
     /// Returns the fair lock called `name`. Its waiters acquire it in the order of their requests.
     #[doc(alias = "getFairLock")]
     #[doc(alias = "getNonReentrantFairLock")]
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
         Lock::named(Arc::clone(&self.context), name.as_ref(), Fair::new())
     }
 
     /// Returns the read-write lock called `name`.
     #[doc(alias = "getReadWriteLock")]
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::named(&self.context, name.as_ref())
     }
@@ -196,7 +197,7 @@ impl Client {
     /// Returns the semaphore called `name`. Nothing is sent. A bad name is reported when the
     /// semaphore is used.
     #[doc(alias = "getSemaphore")]
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
         Semaphore::new(Arc::clone(&self.context), name.as_ref())
     }
@@ -204,7 +205,7 @@ impl Client {
     /// Returns the semaphore called `name` whose permits have leases. Nothing is sent. A bad name
     /// is reported when the semaphore is used.
     #[doc(alias = "getPermitExpirableSemaphore")]
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore::new(Arc::clone(&self.context), name.as_ref())
     }
@@ -212,7 +213,7 @@ impl Client {
     /// Returns the latch called `name`. Nothing is sent. A bad name is reported when the latch is
     /// used.
     #[doc(alias = "getCountDownLatch")]
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
         CountDownLatch::new(Arc::clone(&self.context), name.as_ref())
     }
@@ -249,8 +250,8 @@ impl Client {
     /// # guard.release().await
     /// # }
     /// ```
-    pub async fn inspect(&self, name: &str) -> Result<NameInfo> {
-        name::inspect(&self.context, name).await
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<NameInfo> {
+        name::inspect(&self.context, name.as_ref()).await
     }
 
     /// Like [`inspect`](Self::inspect), but does not read what clients announce about themselves
@@ -280,8 +281,8 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn peek(&self, name: &str) -> Result<NameInfo> {
-        name::peek(&self.context, name).await
+    pub async fn peek(&self, name: impl AsRef<str>) -> Result<NameInfo> {
+        name::peek(&self.context, name.as_ref()).await
     }
 
     /// Lists the names on this server that match `pattern`, with the kind and state of each. This
@@ -317,8 +318,8 @@ impl Client {
     /// # guard.release().await
     /// # }
     /// ```
-    pub fn list(&self, pattern: &str) -> Listing {
-        name::list(&self.context, pattern)
+    pub fn list(&self, pattern: impl AsRef<str>) -> Listing {
+        name::list(&self.context, pattern.as_ref())
     }
 
     /// Asks each server that has keys about its version, memory, disk, replicas and clock, and
@@ -348,8 +349,8 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn examine(&self, name: &str) -> Result<Vec<ServerFacts>> {
-        name::examine(&self.context, name).await
+    pub async fn examine(&self, name: impl AsRef<str>) -> Result<Vec<ServerFacts>> {
+        name::examine(&self.context, name.as_ref()).await
     }
 
     /// Ends one hold of the lock or semaphore `name` by force, whatever its kind. This is for
@@ -380,8 +381,8 @@ impl Client {
     /// # Cancel safety
     ///
     /// If the future is dropped, the hold may or may not have been ended.
-    pub async fn force_release(&self, name: &str, hold: &str) -> Result<bool> {
-        name::force_release(&self.context, name, hold).await
+    pub async fn force_release(&self, name: impl AsRef<str>, hold: &str) -> Result<bool> {
+        name::force_release(&self.context, name.as_ref(), hold).await
     }
 
     /// Returns this client's id: the part before the colon in the id of each of its holds.
@@ -621,7 +622,7 @@ impl ClientBuilder {
     /// process. 30 s by default, at least 100 ms, at most 2^53 ms. Redisson calls it
     /// `lockWatchdogTimeout`.
     #[doc(alias = "lockWatchdogTimeout")]
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -631,7 +632,7 @@ impl ClientBuilder {
     /// replicas. A lock can have [its own setting](crate::Lock::acknowledged_by).
     /// [`Acknowledgement::master`] by default. The setting does not apply to semaphores and
     /// latches.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
         self.acknowledged = acknowledgement;
         self
@@ -640,14 +641,15 @@ impl ClientBuilder {
     /// Sets by how much the clocks of this machine and of the server may drift apart within one
     /// lease, as a fraction of the lease. 0.01 by default, 0 to 0.25. A hold's
     /// [`valid_until`](crate::LockGuard::valid_until) is earlier by this fraction of the lease.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn drift_fraction(mut self, fraction: f64) -> Self {
         self.drift = fraction;
         self
     }
 
     /// Sets which other clients use the same names as this client. [`Peers::All`] by default. If
-    /// Redisson does not use them, keys that are kept forever only for Redisson get an expiry.
+    /// Redisson does not use these names, keys that are kept forever only for Redisson get an
+    /// expiry.
     ///
     /// In a cluster, this also sets how clients publish the messages that wake waiters. Redisson 3
     /// publishes to all nodes (`PUBLISH`). Redisson 4 publishes to the nodes of the slot
@@ -655,7 +657,7 @@ impl ClientBuilder {
     /// `SPUBLISH`. With `Redisson3` it uses only `PUBLISH`, and with `Redisson4` and `RustOnly`
     /// only `SPUBLISH`. Use the same setting for all clients of a name: a waiter that misses a
     /// message learns of a release only at its next poll.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn peers(mut self, peers: Peers) -> Self {
         self.peers = peers;
         self
@@ -679,7 +681,7 @@ impl ClientBuilder {
     /// # guard.release().await
     /// # }
     /// ```
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -694,7 +696,7 @@ impl ClientBuilder {
     /// keys. But a proxy may send a request without declared keys to any node. So set this to
     /// `true` behind a proxy that chooses the node by the declared keys. Each operation then costs
     /// several times as much.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn declare_keys(mut self, declare: bool) -> Self {
         self.declare_keys = declare;
         self
@@ -751,7 +753,7 @@ impl ClientBuilder {
     /// # client.lock("orders").acquire().await?.release().await
     /// # }
     /// ```
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn failover_guard(mut self, span: Duration) -> Self {
         self.failover_guard = Some(span);
         self
@@ -795,7 +797,7 @@ impl ClientBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn credentials<F, C>(mut self, credentials: F) -> Self
     where
         F: Fn() -> C + Send + Sync + 'static,
@@ -829,7 +831,7 @@ impl ClientBuilder {
     /// # drop(builder);
     /// ```
     #[doc(alias = "natMapper")]
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn map_address<F>(mut self, map: F) -> Self
     where
         F: Fn(&str, u16) -> Option<(String, u16)> + Send + Sync + 'static,
@@ -840,7 +842,7 @@ impl ClientBuilder {
 
     /// Sets how often the client calls [`credentials`](Self::credentials) while it is connected. 10
     /// s by default, at least 1 ms.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn credentials_every(mut self, period: Duration) -> Self {
         self.credentials_every = period;
         self
@@ -856,7 +858,7 @@ impl ClientBuilder {
     /// let builder = leasehold::Client::builder().label("nightly billing");
     /// # drop(builder);
     /// ```
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
@@ -877,7 +879,7 @@ impl ClientBuilder {
     /// `leasehold:client*`, nothing is announced, and the setting need not be changed.
     ///
     /// Clients of an embedded keyspace make no announcements.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn presence(mut self, presence: bool) -> Self {
         self.presence = presence;
         self
@@ -899,7 +901,7 @@ impl ClientBuilder {
     /// # client.lock("orders").acquire().await?.release().await
     /// # }
     /// ```
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn on_acquired(mut self, hook: impl Fn(&Acquired<'_>) + Send + Sync + 'static) -> Self {
         self.hooks.on_acquired(Box::new(hook));
         self
@@ -916,7 +918,7 @@ impl ClientBuilder {
     /// `extend`, in a call that ends the guard, and in its drop. If the function locks a mutex that
     /// this caller has already locked, the function waits forever. A panic is caught, as in
     /// [`on_acquired`](Self::on_acquired).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn on_lost(mut self, hook: impl Fn(&Lost<'_>) + Send + Sync + 'static) -> Self {
         self.hooks.on_lost(Box::new(hook));
         self
@@ -928,7 +930,7 @@ impl ClientBuilder {
     ///
     /// The function must not block, because it runs in the task that renews the other holds. A
     /// panic is caught, as in [`on_acquired`](Self::on_acquired).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn on_stalling(mut self, hook: impl Fn(&Stalling<'_>) + Send + Sync + 'static) -> Self {
         self.hooks.on_stalling(Box::new(hook));
         self
@@ -985,7 +987,7 @@ impl ClientBuilder {
     /// name of the lock matches, or `other`. So the number of patterns limits the number of series.
     /// Patterns are written as in [`Client::list`]. They have no effect without the feature
     /// `metrics`.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn metric_names<P: Into<String>>(mut self, patterns: impl IntoIterator<Item = P>) -> Self {
         self.metric_names = patterns.into_iter().map(Into::into).collect();
         self
@@ -997,7 +999,7 @@ impl ClientBuilder {
     ///
     /// With sentinels, the client spends up to half of this time on asking them for the master's
     /// address. It asks them once more after it has connected to the master.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -1005,7 +1007,7 @@ impl ClientBuilder {
 
     /// Sets how long the client waits for the reply to a request. After this time, the outcome of
     /// the request is unknown ([`ErrorKind::OutcomeUnknown`]). 2 s by default, at least 1 ms.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn reply_timeout(mut self, timeout: Duration) -> Self {
         self.reply_timeout = timeout;
         self
@@ -1014,12 +1016,12 @@ impl ClientBuilder {
     /// Adds certificate authorities, as PEM, to the authorities of the system for `rediss://`. If
     /// `pem` contains no certificate, the builder fails ([`ErrorKind::Misuse`]).
     ///
-    /// A server may also present one of these certificates itself, byte for byte, if it is
-    /// self-signed or its authority is not known. The certificate must not have expired. If the
-    /// certificate names any host (as `subjectAltName`), it must be valid for the name of the
-    /// server. It may be a CA certificate. A certificate of X.509 version 1 is refused.
+    /// A server may also present one of these certificates itself, byte for byte, if that
+    /// certificate is self-signed or its authority is not known. The certificate must not have
+    /// expired. If the certificate names any host (as `subjectAltName`), it must be valid for the
+    /// name of the server. It may be a CA certificate. A certificate of X.509 version 1 is refused.
     #[cfg(feature = "tls")]
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.tls.authorities.push(pem.into());
         self
@@ -1050,7 +1052,7 @@ impl ClientBuilder {
     /// # }
     /// ```
     #[cfg(feature = "tls")]
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn tls_identity<F>(mut self, identity: F) -> Self
     where
         F: Fn() -> Result<Identity, Box<dyn StdError + Send + Sync>> + Send + Sync + 'static,
@@ -1062,7 +1064,7 @@ impl ClientBuilder {
     /// Sets the name for which the server's certificate must be valid, and which is sent to the
     /// server (SNI). By default it is the host in the URL.
     #[cfg(feature = "tls")]
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         self.tls.server_name = Some(name.into());
         self
@@ -1087,8 +1089,8 @@ impl ClientBuilder {
 
     /// Returns a client of the server at `url` that connects in the background, and keeps trying
     /// for as long as it lives. Use it for a server that may be down now, such as one of several
-    /// under a [`RedLock`](crate::RedLock). [`connect`](Self::connect) makes only one attempt, but
-    /// a wait for a lock of this client continues for its [outage
+    /// under a [`RedLock`](crate::RedLock). [`connect`](Self::connect) makes only one attempt, and
+    /// fails with it. With this method, a wait for a lock continues for the lock's [outage
     /// timeout](crate::Lock::outage_timeout) while the server does not answer.
     ///
     /// Until the first attempt has ended, requests wait for it. After that, requests fail at once
@@ -1104,7 +1106,7 @@ impl ClientBuilder {
     /// Panics if it is called outside a tokio runtime.
     pub fn connect_in_background(&self, url: &str) -> Result<Client> {
         self.check()?;
-        // Check this before parsing the URL, so that `memory://` also works in a build without
+        // Check for `memory://` before parsing the URL, so that it also works in a build without
         // servers.
         if url.trim() == "memory://" {
             return self.embedded(&Embedded::new());

@@ -99,8 +99,8 @@ pub(crate) enum Clock {
     /// clock stops during sleep: a holder that used it would wake up and rely on a lease that ended
     /// an hour ago.
     Boot,
-    /// The runtime's clock, which a test can pause. This is right for the embedded backend, whose
-    /// leases stop together with their holders.
+    /// The runtime's clock, which a test can pause. This is right for the embedded backend: a pause
+    /// stops the leases and their holders alike.
     Runtime(Instant),
     /// The clock of a machine that a test puts to sleep.
     #[cfg(feature = "testing")]
@@ -164,15 +164,16 @@ impl Clock {
             // A moment in the past must stay in the past, and not become `now`.
             return now.checked_sub(here.saturating_sub(moment)).unwrap_or(now);
         }
-        // Tokio uses the same far future. On some systems, an instant a hundred years ahead can't
-        // be represented.
+        // Tokio also takes 30 years for its far future. On some systems, an instant a hundred years
+        // ahead can't be represented.
         now.checked_add(moment.saturating_sub(here))
             .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 3600))
     }
 
     pub(crate) fn moment_of(self, instant: Instant) -> Moment {
-        // Read this clock first, unlike above: if the thread is stopped between the two reads, this
-        // deadline is early, too. An instant in the past becomes `now`, and so counts as passed.
+        // Read this clock first, unlike in `to_instant`: if the thread is stopped between the two
+        // reads, this deadline is early, too. An instant in the past becomes `now`, and so counts
+        // as passed.
         self.now() + instant.saturating_duration_since(Instant::now())
     }
 }

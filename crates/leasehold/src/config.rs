@@ -81,8 +81,8 @@ impl Backoff {
     /// is 64 ms.
     #[must_use]
     pub fn constant(pause: Duration) -> Self {
-        // This is not an error, because making a handle can't fail. With a pause of zero, a waiter
-        // would poll at full speed.
+        // A pause out of range is not an error, because making a handle can't fail. With a pause of
+        // zero, a waiter would poll at full speed.
         let pause = pause.clamp(Duration::from_millis(1), Self::LONGEST);
         Self {
             first: pause,
@@ -92,9 +92,8 @@ impl Backoff {
     }
 
     /// Sets the first pause. Less than 1 ms counts as 1 ms, and more than an hour counts as an
-    /// hour. If the [`cap`](Self::cap) is shorter than this pause, it is raised to this
-    /// pause.
-    #[must_use]
+    /// hour. If the [`cap`](Self::cap) is shorter than this pause, the cap is raised to this pause.
+    #[must_use = "the setting is only in the returned value"]
     pub fn first(mut self, pause: Duration) -> Self {
         self.first = pause.clamp(Duration::from_millis(1), Self::LONGEST);
         // If the caller sets this after `cap`, the cap must rise, too: otherwise the second pause
@@ -105,7 +104,7 @@ impl Backoff {
 
     /// Sets the longest pause. A value shorter than the [first](Self::first) pause is raised to
     /// that pause, and more than an hour counts as an hour.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn cap(mut self, pause: Duration) -> Self {
         self.cap = pause.min(Self::LONGEST).max(self.first);
         self
@@ -282,7 +281,8 @@ impl Settings {
     /// Copies the terms of an existing hold into these settings.
     pub(crate) fn take(&mut self, terms: Terms) {
         let lease = Some(terms.lease);
-        // One of the two is cleared, because `check_fixed` refuses a handle that has both.
+        // One of `lease` and `fixed_lease` is cleared, because `check_fixed` refuses a handle that
+        // has both.
         (self.lease, self.fixed_lease) = match terms.renew_every {
             Some(_) => (lease, None),
             None => (None, lease),
@@ -322,8 +322,8 @@ impl Settings {
         if let Some(span) = self.progress_within {
             check_span("time for progress", span, MIN_PROGRESS_WITHIN, "", key)?;
         }
-        // Check this for all calls, although `try_acquire` does not wait. So a wrong setting is
-        // reported by the first call, and not only by the first contended call.
+        // Check the poll interval even for `try_acquire`, which does not wait. So the first call
+        // reports a wrong setting, and not only the first contended call.
         check_span("poll interval", self.poll_interval(), least, "", key)?;
         Ok(Terms {
             lease,

@@ -49,7 +49,8 @@ pub(crate) struct Context {
     pub(crate) recipe_state: RecipeState,
     pub(crate) observer: Observer,
     pub(crate) client_id: String,
-    /// The label that operators, and the holders whose locks this client ends by force, see.
+    /// The client's label. Operators see it, and so do holders whose locks this client ends by
+    /// force.
     pub(crate) label: String,
     pub(crate) peers: Peers,
     /// The prefix of each name.
@@ -185,8 +186,8 @@ impl Context {
             self.watchdog.watch(&hold);
             self.leave_queue(&hold);
         }
-        // A waiter for several locks can no longer get the lock of this client. It learns this when
-        // it sends its next request.
+        // Wake all waiters. A waiter for locks of several clients can no longer get the lock of
+        // this client, and learns this when it sends its next request.
         self.backend.channels().wake_all();
     }
 

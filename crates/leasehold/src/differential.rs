@@ -1,7 +1,7 @@
-//! The test that compares the twins with the scripts: it runs random steps on the embedded keyspace
-//! and on a server, and compares the replies and the state. When it finds a difference, it looks
-//! for the shortest sequence of steps that shows it. Each primitive has a file that defines how its
-//! steps are sent.
+//! The test that compares the twins (the Rust counterparts of the scripts) with the scripts: it
+//! runs random steps on the embedded keyspace and on a server, and compares the replies and the
+//! state. When it finds a difference, it looks for the shortest sequence of steps that shows it.
+//! Each primitive has a file that defines how its steps are sent.
 
 mod election;
 mod expirable;
@@ -63,7 +63,8 @@ impl Sample {
         self.marker_of(self.step, self.variant / 2)
     }
 
-    /// Returns the label of a client that ends a hold by force. Earlier versions note `1`.
+    /// Returns the label of a client that ends a hold by force. Earlier versions store `1` in place
+    /// of the label.
     fn label(&self) -> &'static str {
         ["on call", "1"][self.variant % 2]
     }
@@ -101,8 +102,8 @@ fn beside(key: &str, other: &[u8]) -> Vec<u8> {
     [tag.as_bytes(), b":", other].concat()
 }
 
-/// Returns the lease and the maximum of a renewal: some holds get a longer lease than they have,
-/// others a shorter one.
+/// Returns the lease of a renewal, and the remaining time above which the renewal shortens the hold
+/// (0 for never). Some holds get a longer lease than they have, others a shorter one.
 fn renewed(hold: &str) -> (&'static str, &'static str) {
     match HOLDS.iter().position(|other| *other == hold) {
         Some(0) => ("30000", "0"),
@@ -172,7 +173,7 @@ fn listen(server: &RedisServer) {
     }
 }
 
-/// Returns a keyspace with the same listeners.
+/// Returns a keyspace whose channels have the same listeners as on the server.
 fn heard_keyspace() -> Keyspace {
     Keyspace::with_audience(Box::new(|channel| HEARD_CHANNELS.contains(&channel).into()))
 }
@@ -255,7 +256,7 @@ impl Suite {
                 .collect(),
             Action::Foreign(what, key) => {
                 let command = self.foreign(*what, *key);
-                // The key is removed, as on the server: most commands fail on a key of another
+                // Remove the key first, as on the server: most commands fail on a key of another
                 // type. The key is the second word of each command.
                 keyspace.del(command[1].as_bytes());
                 write(keyspace, &command);
@@ -372,8 +373,7 @@ fn shown(reply: &Value) -> String {
 fn shown_number(number: i64) -> String {
     let now_ms = i64::try_from(now_ms()).unwrap();
     match number {
-        // A count or a reply, which must be exact. Except for 0, the samples contain no time this
-        // short.
+        // A count or a reply, which must be exact. The samples contain no time this short except 0.
         ..=1000 => number.to_string(),
         // The keyspace and the server run one after the other, on a machine that may be busy. The
         // samples contain no time that is close to a boundary at which the rounded string changes.
@@ -412,7 +412,8 @@ type DatabaseState = BTreeMap<String, (String, Vec<String>, String)>;
 
 fn state(kind: &str, mut content: Vec<String>, ttl_ms: i64) -> (String, Vec<String>, String) {
     for item in &mut content {
-        // Field and value, or member and score: either may be a time.
+        // An item is a field with its value, or a member with its score. Each of the two may be a
+        // time.
         let words: Vec<_> = item.split(' ').map(shown_word).collect();
         *item = words.join(" ");
     }
@@ -430,34 +431,51 @@ fn keyspace_state(keyspace: &mut Keyspace) -> DatabaseState {
 }
 
 fn server_state(server: &RedisServer) -> DatabaseState {
-    state_by(server, &|parts| server.command(parts).unwrap())
+    state_by(&|commands| server.commands(commands).unwrap())
 }
 
-fn state_by(server: &RedisServer, ask: &dyn Fn(&[&str]) -> Reply) -> DatabaseState {
-    let list = |parts: &[&str]| -> Vec<String> {
-        let reply = ask(parts);
+/// Returns the state that the replies to these commands show. All keys are asked about at once,
+/// because connections would take most of the test's time.
+fn state_by(ask: &dyn Fn(&[&[&str]]) -> Vec<Reply>) -> DatabaseState {
+    let texts = |reply: &Reply| -> Vec<String> {
         let items = reply.as_array().unwrap().iter();
         items
             .map(|item| item.as_text().unwrap().to_owned())
             .collect()
     };
-    let pairs = |parts: &[&str]| -> Vec<String> {
-        let flat = list(parts);
-        flat.chunks(2).map(|pair| pair.join(" ")).collect()
-    };
-    let state_of = |name: &str| {
-        let kind = ask(&["TYPE", name]).as_text().unwrap().to_owned();
-        let content = match kind.as_str() {
-            "hash" => pairs(&["HGETALL", name]),
-            "list" => list(&["LRANGE", name, "0", "-1"]),
-            "zset" => pairs(&["ZRANGE", name, "0", "-1", "WITHSCORES"]),
-            // A key may expire while it is read.
-            _ => vec![ask(&["GET", name]).as_text().unwrap_or("").to_owned()],
+    let names = texts(&ask(&[&["KEYS", "*"]])[0]);
+    // Without the keys in which clients announce themselves.
+    let names = names.iter().map(String::as_str);
+    let names = names.filter(|name| !name.starts_with("leasehold:client"));
+    let names: Vec<_> = names.collect();
+    let kinds: Vec<_> = names.iter().map(|name| ["TYPE", name]).collect();
+    let kinds = ask(&kinds.iter().map(|ask| &ask[..]).collect::<Vec<_>>());
+    let questions = names.iter().zip(&kinds).flat_map(|(name, kind)| {
+        let content = match kind.as_text().unwrap() {
+            "hash" => vec!["HGETALL", name],
+            "list" => vec!["LRANGE", name, "0", "-1"],
+            "zset" => vec!["ZRANGE", name, "0", "-1", "WITHSCORES"],
+            _ => vec!["GET", name],
         };
-        state(&kind, content, ask(&["PTTL", name]).as_int().unwrap())
-    };
-    let names = server.keys().into_iter();
-    names.map(|name| (name.clone(), state_of(&name))).collect()
+        [content, vec!["PTTL", name]]
+    });
+    let questions: Vec<_> = questions.collect();
+    let replies = ask(&questions.iter().map(|ask| &ask[..]).collect::<Vec<_>>());
+    let states = kinds.iter().zip(replies.chunks(2)).map(|(kind, replies)| {
+        let kind = kind.as_text().unwrap();
+        let content = match kind {
+            "hash" | "zset" => {
+                let flat = texts(&replies[0]);
+                flat.chunks(2).map(|pair| pair.join(" ")).collect()
+            }
+            "list" => texts(&replies[0]),
+            // A key may expire while it is read.
+            _ => vec![replies[0].as_text().unwrap_or("").to_owned()],
+        };
+        state(kind, content, replies[1].as_int().unwrap())
+    });
+    let names = names.iter().map(|name| (*name).to_owned());
+    names.zip(states).collect()
 }
 
 #[test]

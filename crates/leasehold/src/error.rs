@@ -96,7 +96,7 @@ impl Error {
     /// Returns the error for a ticket whose hold no longer exists.
     pub(crate) fn used_up(key: &Key, reason: LossReason) -> Self {
         let what = match reason {
-            // The server does not know which.
+            // The server does not know which of the two happened.
             LossReason::Expired => "its lease ran out, or it was released".to_owned(),
             ref other => other.to_string(),
         };

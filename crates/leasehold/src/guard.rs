@@ -56,7 +56,7 @@ impl Share {
     }
 
     /// Returns the share of a reader in a hold that other readers may join. The reader is the first
-    /// one, or has joined.
+    /// one in the hold, or has joined it.
     pub(crate) fn of_reader(
         context: Arc<Context>,
         held: Arc<Held>,
@@ -169,15 +169,15 @@ impl Share {
     }
 
     async fn give_up(mut self) -> Result<()> {
-        // Set this first: if this future is dropped, the share must not leave the hold a second
-        // time. The undo is still armed, and then sends the release.
+        // Set `given_up` first: if this future is dropped, the share must not leave the hold a
+        // second time. The undo is still armed, and then sends the release.
         self.given_up = true;
         let hold = Arc::clone(self.hold());
-        // Read the loss before the guard leaves: the guard's own limit may be the one that has
-        // passed.
+        // Read the loss before the guard leaves: the reason may be this guard's own maximum hold
+        // time, which no longer counts afterwards.
         let loss = hold.loss();
-        // Register before the share leaves: the last share may be given up at any time, and the
-        // server's reply to that release also applies to this share.
+        // Register for the confirmation before this share leaves: the last share may be given up at
+        // any time, and the server's reply to that release also applies to this share.
         let confirmation =
             (self.shares_read_hold && loss.is_none()).then(|| hold.await_confirmation());
         match hold.leave(self.claim) {
@@ -239,8 +239,8 @@ impl Share {
         }
     }
 
-    /// Sets the lease to `span` from now, even if that is shorter, and lets the hold expire with
-    /// it.
+    /// Sets the lease to `span` from now, even if that shortens it, and lets the hold expire with
+    /// this lease.
     pub(crate) async fn keep_for(mut self, span: Duration) -> Result<()> {
         let (context, hold) = (Arc::clone(&self.context), Arc::clone(self.hold()));
         check_lease(span, &hold.key)?;
@@ -259,8 +259,8 @@ impl Share {
         self.keep(operation, hold.route()).await
     }
 
-    /// Sends this operation, which sets the lease, and lets the hold expire with it. In this
-    /// process, the hold has already ended.
+    /// Sends this operation, which sets the lease, and lets the hold expire with that lease. In
+    /// this process, the hold has already ended.
     fn keep(
         &mut self,
         operation: Operation,
@@ -268,9 +268,9 @@ impl Share {
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (context, hold) = (Arc::clone(&self.context), Arc::clone(self.hold()));
         let (keeping, first) = KeepForRequest::send(&context, &self.held, operation, route);
-        // Do this after the request was sent, because the owner's next request must run after it.
-        // Do it before the reply, because even with an unknown outcome the hold expires with its
-        // lease, old or new.
+        // Give the share up only after the request was sent, because the owner's next request must
+        // run after this one. Don't wait for the reply: even with an unknown outcome, the hold
+        // expires with its lease, old or new.
         self.given_up = true;
         self.leave_to_lease();
         async move {
@@ -288,8 +288,8 @@ impl Share {
         let rest = self.hold().rest_of_min_hold()?;
         let operation = self.hold().steps.keep_for(rest.max(MIN_LEASE))?;
         self.hold().end();
-        // Like a release, it needs no replicas: they have confirmed the minimum time before the work
-        // began.
+        // Like a release, this request needs no replicas: they have confirmed the minimum time
+        // before the work began.
         let route = self.hold().undo_route();
         Some(self.keep(operation, route))
     }
@@ -369,8 +369,8 @@ impl Share {
         self.reports.as_ref()
     }
 
-    /// Makes the hold depend on reports of progress. With `earlier`, time counts from the last
-    /// report for that earlier hold, otherwise from now.
+    /// Makes the hold depend on reports of progress. `earlier` has the reports for an earlier hold:
+    /// if it is given, time counts from the last of these reports, otherwise from now.
     pub(crate) fn want_progress(&mut self, within: Duration, earlier: Option<Arc<LastReport>>) {
         let reports = self.hold().want_progress(self.claim, within, earlier);
         self.context.watchdog.watch(self.hold());
@@ -389,7 +389,8 @@ impl Share {
         async move { hold.stalled(&timers).await }
     }
 
-    /// Continues the work of the hold's predecessor, whose handles also report for this hold.
+    /// Lets the hold continue the work of its predecessor: the predecessor's progress handles also
+    /// report for this hold.
     pub(crate) fn inherit_progress(&mut self, before: Option<(Duration, Arc<LastReport>)>) {
         if let Some((within, reports)) = before {
             self.want_progress(within, Some(reports));
@@ -495,7 +496,7 @@ impl Drop for Share {
             Some(GuardExit::LeftToLease) => self.leave_to_lease(),
             Some(GuardExit::Last) => {
                 if let Some(kept) = self.keep_for_the_rest() {
-                    // If the request fails, the lock is free when its lease is over.
+                    // If the request fails, the lock is free when its lease expires.
                     self.context.cleanup.spawn(async move { drop(kept.await) });
                     return;
                 }

@@ -76,7 +76,7 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     fn delist(&self, _client: WaitingClient) -> Option<Operation> {
         None
     }
-    /// Reads the reply to either request; `None` if it makes no sense.
+    /// Reads the reply to `acquire` or `acquire_and_enlist`; `None` if the reply makes no sense.
     fn read_acquire(&self, reply: Value) -> Option<AcquireReply>;
     /// Extends the hold to at least `lease` from now. If more than `most` remains, shortens the
     /// remaining time to `lease`. Replies with the remaining time in ms, or with 0 if the hold does
@@ -106,8 +106,8 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     }
     /// Releases the hold. Replies 1 or more, or 0 if the hold does not exist.
     fn release(&self) -> Operation;
-    /// Releases the hold in the same way, and notifies the first client in the list of waiting
-    /// clients. `None` for a kind without such a list.
+    /// Releases the hold like [`release`](Self::release), and notifies the first client in the list
+    /// of waiting clients. `None` for a kind without such a list.
     fn release_and_notify(&self) -> Option<Operation> {
         None
     }
@@ -138,8 +138,8 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     /// Reads the reply to `why_lost`. `None` if nothing gives a reason.
     fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
     /// Returns why a hold of this kind has no fencing token, and what the user can do. `None` if it
-    /// can have a token: it excludes every other client, and is one field of the hash that has the
-    /// lock's name.
+    /// can have a token: such a hold excludes every other client, and is one field of the hash that
+    /// has the lock's name.
     fn unfenced(&self) -> Option<&'static str> {
         None
     }
@@ -164,9 +164,9 @@ pub(crate) trait QueueSteps {
     /// starts with the `ttl_ms` of [`AcquireReply::Busy`]. Then it has the numbers, from 1, of the
     /// waiters that must each send their own request.
     fn keep_places(&self, ids: &str) -> Operation;
-    /// Releases the hold, and grants a hold for `lease` to the first waiter in the queue, if it
-    /// belongs to this client. Replies like [`HoldSteps::release`], or with the id of the new
-    /// holder.
+    /// Releases the hold, and grants a hold for `lease` to the first waiter in the queue, if that
+    /// waiter belongs to this client. Replies like [`HoldSteps::release`], or with the id of the
+    /// new holder.
     fn release_to_next(&self, lease: Duration) -> Operation;
     /// Reads the id of the new holder, followed by the ids of this client's next waiters in the
     /// queue. `None` if nothing was granted.
@@ -186,9 +186,9 @@ pub(crate) trait QueueSteps {
 pub(crate) enum AcquireReply {
     /// The hold was granted, with its fencing token if one was requested.
     Granted { token: Option<u64> },
-    /// Another client holds it for `ttl_ms`; negative if its hold never expires. `before` is the
-    /// number of clients before this one in the list of waiting clients; `None` if it is not in the
-    /// list.
+    /// Another client's hold lasts for `ttl_ms` more; negative if that hold never expires. `before`
+    /// is the number of clients before this one in the list of waiting clients; `None` if this
+    /// client is not in the list.
     Busy { ttl_ms: i64, before: Option<u32> },
 }
 
@@ -267,7 +267,7 @@ impl Deref for Hold {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joined {
     pub(crate) claim: ClaimId,
-    /// Whether the guard wants more than the server has confirmed.
+    /// Whether the guard wants a longer lease than the server has confirmed.
     pub(crate) must_confirm: bool,
     /// Whether the time at which the hold is due in the watchdog has moved.
     pub(crate) moves_due: bool,

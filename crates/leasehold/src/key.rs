@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::Shown;
 
-/// The key of the register of all clients: a key of our own.
+/// The key of the register of all clients: a key of our own, which Redisson does not use.
 pub(crate) const CLIENTS: &str = "leasehold:clients";
 
 /// Returns the key of a client's announcement: a key of our own.
@@ -114,7 +114,7 @@ impl Key {
         })
     }
 
-    /// Returns the name on the server.
+    /// Returns the name with its prefix, as the server stores it.
     pub(crate) fn as_str(&self) -> &str {
         &self.name
     }
@@ -177,7 +177,7 @@ impl Key {
         if THEIRS.iter().any(|prefix| key.starts_with(prefix)) || key.contains(":rwlock_timeout:") {
             return Some((ExtraKey::Other, key));
         }
-        // Such a key may also be a name: that depends on its type.
+        // A key that ends in `:timeout` may also be a name of its own, which its type shows.
         let tag = key.strip_suffix(":timeout").filter(|tag| tag.contains('{'));
         tag.map(|tag| (ExtraKey::Leases, name_of(tag)))
     }
@@ -217,8 +217,8 @@ impl Key {
         self.with_prefix("redisson_lock_queue")
     }
 
-    /// Returns the key with the time at which Redisson regards each of these waiters as dead
-    /// (Redisson's sorted set).
+    /// Returns the key with the time at which Redisson regards each waiter in a fair lock's queue
+    /// as dead (Redisson's sorted set).
     pub(crate) fn fair_timeouts(&self) -> String {
         self.with_prefix("redisson_lock_timeout")
     }
@@ -234,7 +234,8 @@ impl Key {
         self.with_prefix("redisson_lock_token")
     }
 
-    /// Returns the channel of releases of either side of a read-write lock (Redisson's channel).
+    /// Returns the channel on which releases of a read-write lock's two sides are published
+    /// (Redisson's channel).
     pub(crate) fn rw_channel(&self) -> String {
         self.with_prefix("redisson_rwlock")
     }

@@ -195,7 +195,7 @@ pub(crate) async fn in_task(
 ) -> Result<()> {
     let (sender, ended) = oneshot::channel();
     context.cleanup.spawn(async move {
-        // This fails if the future that releases has been dropped.
+        // This fails if the future that waits for the result has been dropped.
         let _ = sender.send(ends.await);
     });
     ended.await.unwrap_or_else(|_| {

@@ -23,6 +23,9 @@
 //! # }
 //! ```
 //!
+//! A guard must be kept while the work runs: see [three ways to lose a
+//! guard](LockGuard#three-ways-to-lose-a-guard).
+//!
 //! Call [`Client::close`]`().await` before the program ends. A dropped guard releases its lock in
 //! the background, and a runtime that ends cancels its background tasks.
 //!
@@ -143,9 +146,10 @@ pub use primitives::composite::{MultiLock, RedLock};
 pub use primitives::expirable::{ExpirablePermit, ExpirableSemaphore, PermitId};
 pub use primitives::fair::FairLock;
 pub use primitives::fenced::{FencedGuard, FencedLock};
+pub use primitives::group::GroupLock;
 pub use primitives::guards::Guard;
 pub use primitives::latch::CountDownLatch;
-pub use primitives::lock::{GroupLock, Lock, LockGuard};
+pub use primitives::lock::{Lock, LockGuard};
 pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 pub use recipes::election::{Election, Leader, Term, Terms};
@@ -171,7 +175,8 @@ pub mod kind {
     pub use crate::primitives::composite::{Majority, Multi};
     pub use crate::primitives::fair::Fair;
     pub use crate::primitives::fenced::Fenced;
-    pub use crate::primitives::lock::{FieldNames, Group, Kind, OneKey, Plain};
+    pub use crate::primitives::group::{FieldNames, Group};
+    pub use crate::primitives::lock::{Kind, OneKey, Plain};
     pub use crate::primitives::rw::{Read, Write};
 }
 

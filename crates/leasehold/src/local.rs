@@ -2,8 +2,9 @@
 //!
 //! Waiters, guards with an owner, and pending requests use a record. When its last user is dropped,
 //! the record is removed, unless it stores something that the next user needs: the state of the
-//! process's slice, or markers on the server that a later request removes. Such records are removed
-//! in a sweep once there are many of them.
+//! process's slice (the time for which the process may keep the lock for its own waiters), or
+//! markers on the server that a later request removes. Such records are removed in a sweep once
+//! there are many of them.
 
 mod arrivals;
 mod deadlock;
@@ -61,7 +62,7 @@ pub(crate) struct LocalRecords {
     wait_graph: WaitGraph,
     stall_check: Arc<StallCheck>,
     clock: Clock,
-    /// The process that created the records. A forked child must not wait for its locks.
+    /// The process that created the records. A forked child must not wait for the records' locks.
     process: Process,
     /// Notified when a wait that was reported to operators has ended.
     pub(crate) reported_wait_over: Arc<Notify>,
@@ -84,7 +85,7 @@ pub(crate) struct Record {
     was_retained: AtomicBool,
     line: LineSlot,
     arrivals: Arrivals,
-    /// The waiter that arrived first, while it asks alone.
+    /// The waiter that arrived first, while it asks the server without a place in a line.
     sole_waiter: Mutex<Option<Arc<WaiterWaker>>>,
     /// The slice during which this process keeps the name to itself.
     pub(crate) slice: Mutex<Slice>,
@@ -131,7 +132,8 @@ impl LocalRecords {
         Some(self.add_user(key, record))
     }
 
-    /// Returns what this owner holds under a name, in its role, and can enter again.
+    /// Returns the hold that the owner has under this name in the owner's role, if the owner can
+    /// enter the hold again.
     pub(crate) fn held_by(&self, key: &Key, owner: &Owner) -> Option<Arc<Held>> {
         let record = self.table.lock().records.get(key).cloned()?;
         record.owners.held(owner)
@@ -183,7 +185,7 @@ impl RecordTable {
         }
     }
 
-    /// Removes unused records, except some whose markers are fresh.
+    /// Removes unused records, except some whose last marker is recent.
     fn sweep(&mut self, now: Moment) {
         self.newly_retained = 0;
         // Retain only half of the limit, so that the next few records do not cause another sweep.

@@ -64,7 +64,7 @@ pub enum LossReason {
 }
 
 impl LossReason {
-    /// Returns the reason of a hold that was ended by force, from the note for its holder.
+    /// Returns the loss reason for a hold that was ended by force, from the note for its holder.
     pub(crate) fn forced(note: &[u8]) -> Self {
         // The label is cleaned again, because any program can write the note.
         let by = clean_label(&String::from_utf8_lossy(note));
@@ -84,8 +84,8 @@ impl fmt::Display for LossReason {
         match self {
             Self::Expired => f.write_str("its lease ran out"),
             Self::Closed => f.write_str("its client was closed, and then its lease ran out"),
-            // Escaped, because the id is chosen by the client that writes the key, and ends up in
-            // logs and on terminals.
+            // The id is escaped, because the client that writes the key chooses it, and it appears
+            // in logs and on terminals.
             Self::Taken { by } => write!(f, "it is held by {} now", Shown(by)),
             Self::Deleted => f.write_str("it was removed on the server"),
             Self::HandedOver => f.write_str("it was handed over with a ticket"),

@@ -195,7 +195,7 @@ pub(crate) enum Entry {
 }
 
 impl ObservedAcquire<'_> {
-    /// Waits for the end of the acquire, and reports it to the hook if it waits for too long.
+    /// Waits for the end of the acquire, and calls the hook if the acquire waits for too long.
     pub(crate) async fn watch<T>(&self, mut acquire: Pin<&mut impl Future<Output = T>>) -> T {
         if let Some(longest) = self.observed.hooks.longest_wait() {
             tokio::select! {

@@ -95,7 +95,8 @@ impl Owner {
         (self.number, self.role) == (other.number, other.role)
     }
 
-    /// Returns whether `waiter` can't acquire a name while this owner holds it in its role.
+    /// Returns whether a hold of this owner, in its role, keeps `waiter` from acquiring the same
+    /// name.
     pub(crate) fn excludes(&self, waiter: &Self) -> bool {
         let is_other = (self.number, self.acquire) != (waiter.number, waiter.acquire);
         is_other && (self.role, waiter.role) != (Role::Reader, Role::Reader)

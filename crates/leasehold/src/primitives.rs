@@ -1,7 +1,8 @@
-//! The primitives. Each has one file, with its promise, its API, its guard and its steps.
+//! The primitives. Each has a file with its promise and its API. Its steps and the rest of its code
+//! are in the folder of the same name.
 
-// Declared before the other kinds: the page of `Lock` shows methods in this order, and the common
-// ones are first.
+// Keep `lock` before the other modules: the page of `Lock` shows methods in the order of the
+// modules, and this one has the most common methods.
 pub(crate) mod lock;
 
 mod absence;
@@ -11,6 +12,7 @@ mod enlistment;
 pub(crate) mod expirable;
 pub(crate) mod fair;
 pub(crate) mod fenced;
+pub(crate) mod group;
 pub(crate) mod guards;
 pub(crate) mod hash_kind;
 pub(crate) mod latch;
@@ -27,7 +29,7 @@ use crate::backend::step::Step;
 pub(crate) fn steps() -> Vec<&'static Step> {
     [
         &lock::steps::ALL[..],
-        &lock::group::steps::ALL,
+        &group::steps::ALL,
         &fenced::steps::ALL,
         &fair::steps::ALL,
         &rw::steps::ALL,
@@ -41,7 +43,7 @@ pub(crate) fn steps() -> Vec<&'static Step> {
 #[cfg(test)]
 mod tests {
     use crate::backend::memory::Keyspace;
-    // These also include the steps of the operators and the recipes.
+    // `recipes::steps` also returns the steps of the operators and the recipes.
     use crate::recipes::steps;
 
     #[test]

@@ -13,7 +13,7 @@ impl Process {
     }
 
     /// Returns whether this code runs in another process: in a child after a fork. A child with the
-    /// same process id as its parent is not recognised. This is possible in a new PID namespace.
+    /// same process id as its parent, which is possible in a new PID namespace, is not recognised.
     // This needs a system call each time: a fork leaves no trace in memory that safe code could
     // read.
     pub(crate) fn is_forked(self) -> bool {

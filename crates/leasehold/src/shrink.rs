@@ -15,7 +15,7 @@ pub(crate) trait ShrinkIfIdle {
 impl<K: Eq + Hash, V> ShrinkIfIdle for HashMap<K, V> {
     fn shrink_if_idle(&mut self) {
         // Shrink only below an eighth, and then to twice the number of entries. Shrinking copies
-        // the table, and a table whose size varies must not pay for that each time.
+        // the table, and a table whose size varies must not be copied each time.
         if self.capacity() > MIN_CAPACITY && self.len() < self.capacity() / 8 {
             self.shrink_to(self.len() * 2);
         }

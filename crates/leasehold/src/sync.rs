@@ -28,9 +28,9 @@ impl<T> Mutex<T> {
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
-            // A poisoned mutex must not look locked: its caller would conclude that another thread
-            // is about to send a call. After one panic, no waiter would ever send its own call
-            // again.
+            // A poisoned mutex must not look locked: the caller of `try_lock` would conclude that
+            // another thread is about to send a call. After one panic, no waiter would ever send
+            // its own call again.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }

@@ -4,7 +4,7 @@
 //!
 //! No wait depends on a message. Each sleep ends by itself, and a wake-up is a hint to ask the
 //! server, never a grant. Only a grant inside the process needs no request: the server has granted
-//! something to another waiter on behalf of this one, or a holder passes permits on to it
+//! something to another waiter on behalf of this one, or a holder passes permits on to this waiter
 //! (`Ask::granted_locally`).
 
 pub(crate) mod backoff;
@@ -45,8 +45,8 @@ pub(crate) enum Answer<T> {
     Busy {
         ttl: Option<Duration>,
     },
-    /// The request is not granted yet, and it is unknown when it will be: no holder's expiry tells.
-    /// Perhaps it will be granted after `within`.
+    /// The request is not granted yet, and it is unknown when it will be, because no holder's
+    /// expiry shows it. Perhaps it will be granted after `within`.
     Later {
         within: Option<Duration>,
         fingerprint: Fingerprint,
@@ -220,8 +220,8 @@ impl Wait<'_> {
         match poll_fn(|context| place.poll_through(context, waiting.as_mut())).await {
             Ok(Some(granted)) => Ok(Some(granted)),
             // The server may have granted something to another waiter on behalf of this one just
-            // before the end. If this waiter did not claim it, it would be given back although it
-            // is still wanted.
+            // before the end. If this waiter did not claim the grant, the grant would be given back
+            // although it is still wanted.
             missed => match self.granted_locally(asker).now_or_never() {
                 Some(granted) => Ok(Some(granted)),
                 None => missed,
@@ -299,8 +299,8 @@ impl Wait<'_> {
                 }
                 () = place.until_head(), if behind => {}
             }
-            // `in_line` polls this side first. Without this check, one more request would be sent
-            // when the sleep and the wait end at the same time.
+            // `in_line` polls this future before it checks the time. Without this check, one more
+            // request would be sent when the sleep and the wait end at the same time.
             if self.deadline.has_passed(clock) {
                 return self.ended(place);
             }
@@ -331,7 +331,7 @@ impl Wait<'_> {
         let clock = self.context.clock;
         asker.before_ask(&sleep.listeners);
         let sent = clock.now();
-        // Note this before sending the request: if the time is up before the answer arrives, the
+        // Note the request before sending it: if the time is up before the answer arrives, the
         // error must not say that nothing ran.
         place.note_asked();
         let answer = self.in_time(asker).await;
@@ -339,8 +339,8 @@ impl Wait<'_> {
     }
 
     /// Renews the place of a waiter that is behind others of its process, in one request with their
-    /// places. Continues with `None` if the waiter must send its own request. Breaks if it gets
-    /// what it wants before that.
+    /// places. Continues with `None` if the waiter must send its own request. Breaks if the waiter
+    /// gets what it wants before that.
     async fn renew_place<A: Ask>(
         &self,
         asker: &A,
@@ -425,14 +425,14 @@ impl Wait<'_> {
         }))
     }
 
-    /// Waits until this waiter is the head of its line. Returns `Some` if it gets what it wants
-    /// before that.
+    /// Waits until this waiter is the head of its line. Returns `Some` if the waiter gets what it
+    /// wants before that.
     async fn until_head<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
         match self.line {
             LineMode::Reader { yields_for } => {
                 return self.wait_as_reader(asker, place, yields_for).await;
             }
-            // Here each waiter has its own place in the line on the server, and asks for it.
+            // On the server, each waiter has its own place in the line, and sends its own requests.
             LineMode::OnServer { .. } => return Ok(None),
             _ => {}
         }

@@ -70,6 +70,8 @@ mod matrix;
 mod permits;
 #[path = "interop/prefixed.rs"]
 mod prefixed;
+#[path = "interop/recording.rs"]
+mod recording;
 #[path = "interop/scene.rs"]
 mod scene;
 #[path = "interop/sides.rs"]

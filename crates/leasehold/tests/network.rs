@@ -69,6 +69,8 @@ use leasehold::testing::{Fate, Network, Request, Step};
 use leasehold::{Client, Embedded, ErrorKind, LossReason, MultiLock, RedLock};
 use tokio::time::{Instant, sleep};
 
+use crate::support::acquire_and_release;
+
 const MS: Duration = Duration::from_millis(1);
 
 fn over_network(server: &Embedded) -> (Client, Network) {
@@ -250,14 +252,7 @@ async fn a_refused_connection_is_an_error_at_once() {
     let error = client.lock("x").try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     network.refuse(false);
-    client
-        .lock("x")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&client.lock("x")).await;
 }
 
 #[tokio::test(start_paused = true)]

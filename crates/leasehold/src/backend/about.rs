@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::sync::Mutex;
 
-/// The facts known about a server. Each client keeps its own, and updates them at each connection.
+/// The facts known about a server. Each client keeps its own facts, and updates them at each
+/// connection.
 #[derive(Debug, Default)]
 pub(crate) struct About(Mutex<KnownFacts>);
 

@@ -110,9 +110,10 @@ struct ChannelEntry {
     listeners: usize,
     /// Whether the entry is in `to_unsubscribe`. It may have listeners again.
     marked_idle: bool,
-    /// The baseline of the listeners for which a confirmation must still be requested. `requested`
-    /// has the baselines of the listeners whose confirmation is on its way.
+    /// The baseline that the next confirmation of the subscription will set. The listeners that
+    /// arrive before this confirmation is requested share it.
     wanted: Option<ZeroBaseline>,
+    /// The baselines whose confirmations were requested and have not arrived.
     requested: Vec<ZeroBaseline>,
     /// The number of zeros that had arrived when a waiter last republished one.
     republished_at: Option<ZeroCounts>,
@@ -201,7 +202,8 @@ impl Signal {
 fn draw_number() -> u64 {
     const LEAST: u64 = 100_000_000_000_000;
     // The system draws the number, as it draws a client's id. A fork copies a thread's random
-    // generator, so with that the child would draw the number of its parent's next client.
+    // generator, so with that generator the child would draw the number of its parent's next
+    // client.
     let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
     LEAST + random % ((1 << 53) - LEAST)
 }

@@ -20,8 +20,8 @@ pub struct ServerFacts {
     pub commands: BTreeMap<String, bool>,
     /// The time of the server's clock minus the time of this machine's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,
-    /// The least distance by which the server's clock must have jumped during the examination,
-    /// forward or back, in milliseconds. The measurement uses a clock of this machine that is never
+    /// The smallest jump of the server's clock, forward or back, that explains its answers during
+    /// the examination, in milliseconds. The measurement uses a clock of this machine that is never
     /// set. The value is 0 if the server's answers show no jump.
     pub clock_moved_ms: Option<i64>,
     /// The time that the fastest answer took.

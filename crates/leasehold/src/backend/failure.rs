@@ -153,7 +153,7 @@ impl Failure {
         )
     }
 
-    /// Returns whether a waiter counts the time for which this failure lasts as an outage.
+    /// Returns whether a waiter treats this failure as an outage, for as long as the failure lasts.
     pub(crate) fn is_outage(&self) -> bool {
         // In these cases the servers do answer. By default the longest lease is as long as the
         // outage limit, so a wait would end just before the servers vote again.
@@ -180,8 +180,8 @@ impl Failure {
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Cause::Denied(said),
             "WRONGTYPE" => Cause::WrongKind("a key of another type".into()),
             "WRONGKIND" => Cause::WrongKind(said[code.len()..].trim_start().to_owned()),
-            // Inside a script, a missing permission is an error without a code of its own. Since
-            // 7.2 it has the first text, before that the second.
+            // Inside a script, a missing permission is an error without a code of its own. From 7.2
+            // on, the error contains the first of these strings, in earlier versions the second.
             _ if text.contains("ACL failure in script")
                 || text.contains("The user executing the script can't") =>
             {
@@ -382,8 +382,8 @@ mod tests {
         Failure::from_reply(text, &Arc::from("redis://h")).cause
     }
 
-    /// The texts of one command that fails inside a script on Redis 6.2, Redis 7.0, and Valkey 8
-    /// (like Redis 7.2).
+    /// The error messages of one command that fails inside a script on Redis 6.2, Redis 7.0, and
+    /// Valkey 8 (like Redis 7.2).
     #[test]
     fn script_errors_classify_alike_on_every_server() {
         for said in [

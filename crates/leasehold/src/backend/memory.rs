@@ -83,7 +83,7 @@ pub(crate) struct Memory {
     /// The clients that reach the keyspace through a network.
     links: Links,
     clock: Clock,
-    /// The server's time minus the clock's time. It is so large that a test can step the server's
+    /// The server's time minus the clock's time. It is large, so that a test can set the server's
     /// clock back.
     offset_ms: Arc<AtomicI64>,
     /// The time of the last restart; `None` before the first one, because the first start loses

@@ -70,7 +70,7 @@ impl Fate {
     }
 
     /// Loses the request: the server never sees it.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn request_lost(self) -> Self {
         Self {
             lost: LostPart::Request,
@@ -79,7 +79,7 @@ impl Fate {
     }
 
     /// Loses the reply: the server carries out the request, but the client receives no reply.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn reply_lost(self) -> Self {
         Self {
             lost: LostPart::Reply,
@@ -89,7 +89,7 @@ impl Fate {
 
     /// Delivers the request a second time, `pause` after the first time. Requests that are sent in
     /// between may arrive before this copy.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn duplicated_after(self, pause: Duration) -> Self {
         Self {
             again: Some(pause),
@@ -174,8 +174,8 @@ impl Network {
         self.link.changed.notify_one();
     }
 
-    /// With `true`, closes the connections and refuses new connections, until it is called with
-    /// `false`.
+    /// With `true`, closes the connections and refuses new connections, until this method is called
+    /// with `false`.
     pub fn refuse(&self, refused: bool) {
         self.link.state().refused = refused;
         if refused {
@@ -199,8 +199,8 @@ impl Network {
     /// If fewer replicas confirm than the lock requires, the reply arrives only when the time for
     /// the confirmations has passed. Until then, this client does not send other requests for locks
     /// with this setting. A reply that the lock is held arrives just as late, but is still valid.
-    /// With [`on_disk`](crate::Acknowledgement::on_disk), the server and these replicas are taken
-    /// to have the write on their disks.
+    /// With [`on_disk`](crate::Acknowledgement::on_disk), the server and these replicas count as
+    /// having the write on their disks.
     ///
     /// ```
     /// use leasehold::{Acknowledgement, Client, Embedded, ErrorKind};
@@ -525,7 +525,7 @@ impl Link {
             self.arrive(event);
         }
         self.end_overdue(now);
-        // Requests the subscriptions that waited for a confirmation.
+        // Request the subscriptions that waited for a confirmation.
         self.subscribe_wanted();
         let state = self.state();
         let carried = (!state.frozen).then(|| state.traffic.next()).flatten();

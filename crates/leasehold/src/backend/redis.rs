@@ -131,8 +131,9 @@ impl Redis {
     async fn connect_to(node: Arc<Node>) -> Result<Self> {
         let first = prepare(&node).await;
         let first = first.map_err(Failure::into_connect_error)?;
-        // Learn this here: the task that uses the connection might not have run yet, and an acquire
-        // of a `RedLock` compares the run ids of its servers before it sends them requests.
+        // Learn the server's facts here: the task that uses the connection might not have run yet,
+        // and an acquire of a `RedLock` compares the run ids of its servers before it sends them
+        // requests.
         node.learn(&first.hello);
         Ok(Self::run(node, Some(first)))
     }

@@ -67,7 +67,7 @@ pub(crate) async fn until_answered(
         }
         timers.sleep(pause).await;
         // Read the clock before the request is sent. The request may set a marker on the server.
-        // The marker begins later, so a limit counted from here never outlives it.
+        // The marker begins later, so a limit counted from here never outlives the marker.
         sent = timers.now();
         reply = send();
     }

@@ -100,14 +100,14 @@ impl Client {
     }
 
     /// Returns the lock called `name`; see [`Client::lock`](crate::Client::lock).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn lock(&self, name: impl AsRef<str>) -> Lock<PerThread> {
         Lock::per_thread(self.inner.lock(name), self.runtime.clone())
     }
 
     /// Returns a lock on all of these `values` of a group; see
     /// [`Client::group_lock`](crate::Client::group_lock).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn group_lock<V: Into<String>>(
         &self,
         group: impl AsRef<str>,
@@ -118,54 +118,54 @@ impl Client {
 
     /// Returns the lock called `name`, with a fencing token for each hold; see
     /// [`Client::fenced_lock`](crate::Client::fenced_lock).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         Lock::per_thread(self.inner.fenced_lock(name), self.runtime.clone())
     }
 
     /// Returns the fair lock called `name`; see [`Client::fair_lock`](crate::Client::fair_lock).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
         Lock::per_thread(self.inner.fair_lock(name), self.runtime.clone())
     }
 
     /// Returns the read-write lock called `name`; see [`Client::rw_lock`](crate::Client::rw_lock).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::per_thread(self.inner.rw_lock(name), self.runtime.clone())
     }
 
     /// Returns the semaphore called `name`; see [`Client::semaphore`](crate::Client::semaphore).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
         Semaphore::new(self.inner.semaphore(name), self.runtime.clone())
     }
 
     /// Returns the semaphore called `name` whose permits have leases; see
     /// [`Client::expirable_semaphore`](crate::Client::expirable_semaphore).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore::new(self.inner.expirable_semaphore(name), self.runtime.clone())
     }
 
     /// Returns the latch called `name`; see
     /// [`Client::count_down_latch`](crate::Client::count_down_latch).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
         CountDownLatch::new(self.inner.count_down_latch(name), self.runtime.clone())
     }
 
     /// Returns an iterator over the names on this server that match `pattern`; see
     /// [`Client::list`](crate::Client::list).
-    pub fn list(&self, pattern: &str) -> Listing {
+    pub fn list(&self, pattern: impl AsRef<str>) -> Listing {
         Listing::new(self.inner.list(pattern), self.runtime.clone())
     }
 
     calls! { Client:
-        "Returns the kind of lock or synchronizer that `name` is" inspect(name: &str) -> NameInfo;
-        "Returns what `name` is, without its clients, with one request" peek(name: &str) -> NameInfo;
-        "Asks the servers of `name` about themselves" examine(name: &str) -> Vec<ServerFacts>;
-        "Ends one hold by force" force_release(name: &str, hold: &str) -> bool;
+        "Returns the kind of lock or synchronizer that `name` is" inspect(name: impl AsRef<str>) -> NameInfo;
+        "Returns what `name` is, without its clients, with one request" peek(name: impl AsRef<str>) -> NameInfo;
+        "Asks the servers of `name` about themselves" examine(name: impl AsRef<str>) -> Vec<ServerFacts>;
+        "Ends one hold by force" force_release(name: impl AsRef<str>, hold: &str) -> bool;
         "Takes over a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit> => wrap;
         "Ends a ticket's hold without resuming it" release_ticket(ticket: &Ticket) -> ();
     }

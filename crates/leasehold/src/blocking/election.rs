@@ -21,7 +21,7 @@ pub struct Election {
 
 impl super::Client {
     /// Returns the election called `name`; see [`Client::election`](crate::Client::election).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election {
             inner: self.as_async().election(name),
@@ -52,6 +52,12 @@ impl Election {
         Ok(term?.map(|term| Term::new(term, self.runtime.clone())))
     }
 
+    waits! { Election:
+        "Waits until this candidate leads" stand() -> Term => term;
+        "Leads if there is no leader now" try_stand() -> Option<Term> => term_if_any;
+        "Asks the server for the current leader" leader() -> Option<Leader>;
+    }
+
     /// Returns the current leader and then each change; see
     /// [`Election::observe`](crate::Election::observe).
     pub fn observe(&self) -> Terms {
@@ -72,11 +78,6 @@ impl Election {
     }
     reads! { Election:
         "Returns the name as it was given" name() -> &str;
-    }
-    waits! { Election:
-        "Waits until this candidate leads" stand() -> Term => term;
-        "Leads if there is no leader now" try_stand() -> Option<Term> => term_if_any;
-        "Asks the server for the current leader" leader() -> Option<Leader>;
     }
 }
 

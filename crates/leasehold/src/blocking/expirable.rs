@@ -15,39 +15,15 @@ use crate::recipes::ticket::Ticket;
 
 /// A semaphore with leases for threads; see
 /// [`leasehold::ExpirableSemaphore`](crate::ExpirableSemaphore).
+#[doc(alias = "RPermitExpirableSemaphore")]
 #[derive(Clone)]
 pub struct ExpirableSemaphore {
     inner: crate::ExpirableSemaphore,
     runtime: Runtime,
 }
 
-/// Settings: see the async methods of the same names.
-impl ExpirableSemaphore {
-    pub(crate) fn new(inner: crate::ExpirableSemaphore, runtime: Runtime) -> Self {
-        Self { inner, runtime }
-    }
-
-    fn with(
-        mut self,
-        change: impl FnOnce(crate::ExpirableSemaphore) -> crate::ExpirableSemaphore,
-    ) -> Self {
-        self.inner = change(self.inner);
-        self
-    }
-
-    lease_setters! { ExpirableSemaphore }
-    wait_setters! { ExpirableSemaphore }
-    must_exist_setter! { ExpirableSemaphore }
-    setters! { ExpirableSemaphore:
-        "Sets how long this process may pass permits on among its own waiters" local_hand_over(slice: Duration);
-    }
-}
-
 /// Acquiring, permits by id, and the number of permits.
 impl ExpirableSemaphore {
-    reads! { ExpirableSemaphore:
-        "Returns the semaphore's name as it was given" name() -> &str;
-    }
     waits! { ExpirableSemaphore:
         "Waits for a permit" acquire() -> ExpirablePermit => wrap;
         "Acquires a permit if one is free" try_acquire() -> Option<ExpirablePermit> => wrap_some;
@@ -72,6 +48,9 @@ impl ExpirableSemaphore {
         "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();
         "Removes the semaphore, including the permits in use" delete() -> bool;
         "Takes over a ticket's permits" resume(ticket: &Ticket) -> ExpirablePermit => wrap;
+    }
+    reads! { ExpirableSemaphore:
+        "Returns the semaphore's name as it was given" name() -> &str;
     }
 
     fn twin(&self) -> &crate::ExpirableSemaphore {
@@ -98,6 +77,28 @@ impl ExpirableSemaphore {
             inner: Some(inner),
             runtime: self.runtime.clone(),
         }
+    }
+}
+
+/// Settings: see the async methods of the same names.
+impl ExpirableSemaphore {
+    pub(crate) fn new(inner: crate::ExpirableSemaphore, runtime: Runtime) -> Self {
+        Self { inner, runtime }
+    }
+
+    fn with(
+        mut self,
+        change: impl FnOnce(crate::ExpirableSemaphore) -> crate::ExpirableSemaphore,
+    ) -> Self {
+        self.inner = change(self.inner);
+        self
+    }
+
+    lease_setters! { ExpirableSemaphore }
+    wait_setters! { ExpirableSemaphore }
+    must_exist_setter! { ExpirableSemaphore }
+    setters! { ExpirableSemaphore:
+        "Sets how long this process may pass permits on among its own waiters" local_hand_over(slice: Duration);
     }
 }
 

@@ -88,7 +88,8 @@ macro_rules! limited {
                 $what, "; see [`", stringify!($twin), "::", stringify!($method),
                 "`](crate::", stringify!($twin), "::", stringify!($method), ")."
             )]
-            /// Waits at most for `wait`. `None` if this has not happened within this time.
+            /// Waits for this at most `wait`. Returns `None` if it does not happen within this
+            /// time.
             #[must_use]
             pub fn $name(&self, wait: std::time::Duration) -> Option<$out> {
                 let name = concat!(stringify!($twin), "::", stringify!($method));
@@ -108,7 +109,7 @@ macro_rules! setters {
                 $what, "; see [`", stringify!($twin), "::", stringify!($name),
                 "`](crate::", stringify!($twin), "::", stringify!($name), ")."
             )]
-            #[must_use]
+            #[must_use = "the setting is only in the returned value"]
             pub fn $name(self $(, $value: $type)?) -> Self {
                 self.with(|inner| inner.$name($($value)?))
             }

@@ -122,8 +122,8 @@ impl Drop for Scope {
     }
 }
 
-/// Runs `wait` until it is done, or until one of the handles in whose scopes the calling thread is
-/// gets interrupted.
+/// Runs `wait` until it is done or interrupted. Each handle whose scope encloses the call can
+/// interrupt it.
 pub(super) async fn interruptible<T>(wait: impl Future<Output = Result<T>>) -> Result<T> {
     // A thread that is just ending is not in any scope, and its list may no longer exist.
     let scopes = SCOPES.try_with(|scopes| scopes.borrow().clone());

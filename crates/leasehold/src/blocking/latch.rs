@@ -7,6 +7,7 @@ use super::forward::{calls, reads, wait_setters, waits};
 use super::runtime::Runtime;
 
 /// A latch for threads; see [`leasehold::CountDownLatch`](crate::CountDownLatch).
+#[doc(alias = "RCountDownLatch")]
 #[derive(Clone)]
 pub struct CountDownLatch {
     inner: crate::CountDownLatch,
@@ -31,10 +32,6 @@ impl CountDownLatch {
         &self.runtime
     }
 
-    wait_setters! { CountDownLatch }
-    reads! { CountDownLatch:
-        "Returns the latch's name as it was given" name() -> &str;
-    }
     waits! { CountDownLatch:
         "Waits until the latch is open" wait() -> ();
         "Waits at most `wait` until the latch is open" wait_for(wait: Duration) -> bool;
@@ -46,6 +43,10 @@ impl CountDownLatch {
         "Counts down by several steps at once" count_down_by(steps: u64) -> u64;
         "Returns the remaining count" count() -> u64;
         "Removes the latch" delete() -> bool;
+    }
+    wait_setters! { CountDownLatch }
+    reads! { CountDownLatch:
+        "Returns the latch's name as it was given" name() -> &str;
     }
 }
 

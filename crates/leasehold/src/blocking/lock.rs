@@ -80,6 +80,9 @@ pub(super) fn this_thread() -> Owner {
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "Mutex")]
+#[doc(alias = "ReentrantLock")]
+#[doc(alias = "RLock")]
 pub struct Lock<O: Ownership = PerThread, K = Plain> {
     inner: crate::Lock<K>,
     /// `None` if the acquiring thread is the owner.
@@ -87,6 +90,68 @@ pub struct Lock<O: Ownership = PerThread, K = Plain> {
     runtime: Runtime,
     // `fn() -> O` and not `O`: handles can be sent to other threads, guards can't.
     ownership: PhantomData<fn() -> O>,
+}
+
+/// Acquiring.
+impl<O: Ownership, K: Kind> Lock<O, K> {
+    waits! { Lock:
+        "Waits for the lock" acquire() -> LockGuard<O, K::Guard> => wrap;
+        "Acquires the lock if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => wrap_some;
+        "Waits at most `wait` for the lock" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => wrap_some;
+        "Waits for the lock, but at most until `deadline`" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => wrap_some;
+    }
+
+    /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). Returns the output of
+    /// `work`. A thread can't be cancelled: if the lock is lost, `work` continues, and afterwards
+    /// the call returns the loss as an error. `work` can check the guard.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same errors as the async method.
+    pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O, K::Guard>) -> T) -> Result<T> {
+        let guard = self.acquire()?;
+        let output = work(&guard);
+        // Don't leave the release to the drop, which could not report to the caller that the lock
+        // was lost.
+        guard.release()?;
+        Ok(output)
+    }
+
+    /// Returns the async lock, with the owner of this handle or of the calling thread.
+    fn twin(&self) -> crate::Lock<K> {
+        // Determine the owner at each call, and not when the handle was made: clones of the handle
+        // may be used on any thread.
+        match &self.owner {
+            Some(owner) => self.inner.clone().owned_by(owner),
+            None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
+        }
+    }
+
+    fn wrap(&self, guard: Result<K::Guard>) -> Result<LockGuard<O, K::Guard>> {
+        guard.map(|guard| self.guard(guard))
+    }
+
+    fn wrap_some(&self, guard: Result<Option<K::Guard>>) -> Result<Option<LockGuard<O, K::Guard>>> {
+        Ok(guard?.map(|guard| self.guard(guard)))
+    }
+
+    fn guard(&self, inner: K::Guard) -> LockGuard<O, K::Guard> {
+        LockGuard::of(inner, self.runtime.clone())
+    }
+}
+
+/// Settings: see the async methods of the same names.
+impl<O: Ownership, K: Kind> Lock<O, K> {
+    pub(super) fn with(mut self, change: impl FnOnce(crate::Lock<K>) -> crate::Lock<K>) -> Self {
+        self.inner = change(self.inner);
+        self
+    }
+
+    lease_setters! { Lock }
+    wait_setters! { Lock }
+    setters! { Lock:
+        "Prevents a thread, or an owner, from re-entering its own hold" non_reentrant();
+    }
 }
 
 impl<K: Kind> Lock<PerThread, K> {
@@ -100,7 +165,7 @@ impl<K: Kind> Lock<PerThread, K> {
     }
 
     /// Returns a handle that acquires as `owner`; see [`Lock::owned_by`](crate::Lock::owned_by).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn owned_by(&self, owner: &Owner) -> Lock<Explicit, K> {
         Lock {
             inner: self.inner.clone(),
@@ -108,6 +173,31 @@ impl<K: Kind> Lock<PerThread, K> {
             runtime: self.runtime.clone(),
             ownership: PhantomData,
         }
+    }
+}
+
+/// Settings of locks with one name: see the async methods of the same names.
+impl<O: Ownership, K: OneKey> Lock<O, K> {
+    setters! { Lock:
+        "Sets which servers must confirm a hold" acknowledged_by(acknowledgement: Acknowledgement);
+        "Sets the minimum time for which the lock stays locked" min_hold(least: Duration);
+    }
+}
+
+/// Inspecting the lock, and ending a hold by force.
+impl<O: Ownership, K: OneKey> Lock<O, K> {
+    calls! { Lock by as_async:
+        "Returns whether any client holds the lock" is_locked() -> bool;
+        "Returns whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;
+        "Returns how much of the lease is left" remaining_ttl() -> Ttl;
+        "Returns the lock's holders" inspect() -> LockInfo;
+        "Ends all holds of the lock, no matter which clients have them" force_unlock() -> bool;
+        "Takes over a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit, K::Guard> => wrap_resumed;
+    }
+
+    /// A resumed hold does not belong to a thread: the guard can move to any thread.
+    fn wrap_resumed(&self, guard: Result<K::Guard>) -> Result<LockGuard<Explicit, K::Guard>> {
+        guard.map(|guard| LockGuard::of(guard, self.runtime.clone()))
     }
 }
 
@@ -152,93 +242,6 @@ impl<O: Ownership, K> Lock<O, K> {
     }
 }
 
-/// Settings: see the async methods of the same names.
-impl<O: Ownership, K: Kind> Lock<O, K> {
-    pub(super) fn with(mut self, change: impl FnOnce(crate::Lock<K>) -> crate::Lock<K>) -> Self {
-        self.inner = change(self.inner);
-        self
-    }
-
-    lease_setters! { Lock }
-    wait_setters! { Lock }
-    setters! { Lock:
-        "Prevents a thread, or an owner, from re-entering its own hold" non_reentrant();
-    }
-}
-
-/// Settings of locks with one name: see the async methods of the same names.
-impl<O: Ownership, K: OneKey> Lock<O, K> {
-    setters! { Lock:
-        "Sets which servers must confirm a hold" acknowledged_by(acknowledgement: Acknowledgement);
-        "Sets the minimum time for which the lock stays locked" min_hold(least: Duration);
-    }
-}
-
-/// Acquiring.
-impl<O: Ownership, K: Kind> Lock<O, K> {
-    waits! { Lock:
-        "Waits for the lock" acquire() -> LockGuard<O, K::Guard> => wrap;
-        "Acquires the lock if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => wrap_some;
-        "Waits at most `wait` for the lock" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => wrap_some;
-        "Waits for the lock, but at most until `deadline`" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => wrap_some;
-    }
-
-    /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). Returns the output of
-    /// `work`. A thread can't be cancelled: if the lock is lost, `work` continues, and afterwards
-    /// the call returns the loss as an error. `work` can check the guard.
-    ///
-    /// # Errors
-    ///
-    /// Returns the same errors as the async method.
-    pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O, K::Guard>) -> T) -> Result<T> {
-        let guard = self.acquire()?;
-        let output = work(&guard);
-        // Don't leave this to the drop, which could not report to the caller that the lock was
-        // lost.
-        guard.release()?;
-        Ok(output)
-    }
-
-    /// Returns the async lock, with the owner of this handle or of the calling thread.
-    fn twin(&self) -> crate::Lock<K> {
-        // Determine the owner at each call, and not when the handle was made: clones of the handle
-        // may be used on any thread.
-        match &self.owner {
-            Some(owner) => self.inner.clone().owned_by(owner),
-            None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
-        }
-    }
-
-    fn wrap(&self, guard: Result<K::Guard>) -> Result<LockGuard<O, K::Guard>> {
-        guard.map(|guard| self.guard(guard))
-    }
-
-    fn wrap_some(&self, guard: Result<Option<K::Guard>>) -> Result<Option<LockGuard<O, K::Guard>>> {
-        Ok(guard?.map(|guard| self.guard(guard)))
-    }
-
-    fn guard(&self, inner: K::Guard) -> LockGuard<O, K::Guard> {
-        LockGuard::of(inner, self.runtime.clone())
-    }
-}
-
-/// Inspecting the lock, and ending a hold by force.
-impl<O: Ownership, K: OneKey> Lock<O, K> {
-    calls! { Lock by as_async:
-        "Returns whether any client holds the lock" is_locked() -> bool;
-        "Returns whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;
-        "Returns how much of the lease is left" remaining_ttl() -> Ttl;
-        "Returns the lock's holders" inspect() -> LockInfo;
-        "Ends all holds of the lock, no matter which clients have them" force_unlock() -> bool;
-        "Takes over a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit, K::Guard> => wrap_resumed;
-    }
-
-    /// A resumed hold does not belong to a thread: the guard can move to any thread.
-    fn wrap_resumed(&self, guard: Result<K::Guard>) -> Result<LockGuard<Explicit, K::Guard>> {
-        guard.map(|guard| LockGuard::of(guard, self.runtime.clone()))
-    }
-}
-
 // Written by hand: a derive would require `O: Clone`, but no `Ownership` is `Clone`.
 impl<O: Ownership, K: Clone> Clone for Lock<O, K> {
     fn clone(&self) -> Self {
@@ -263,6 +266,7 @@ impl<O: Ownership, K: fmt::Debug> fmt::Debug for Lock<O, K> {
 /// client's reply timeout, the release continues in the background. Inside a tokio runtime, a drop
 /// does not wait, and the lock is released in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
+#[doc(alias = "MutexGuard")]
 #[clippy::has_significant_drop]
 pub struct LockGuard<O: Ownership = PerThread, G: Into<crate::LockGuard> = crate::LockGuard> {
     /// `None` only after the guard has been given up.
@@ -277,6 +281,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     /// # Errors
     ///
     /// Returns the same errors as the async method.
+    #[doc(alias = "unlock")]
     pub fn release(mut self) -> Result<()> {
         // Take the guard out, so that the drop of `self` does not release it a second time.
         match self.inner.take() {
@@ -425,8 +430,8 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
 
 impl<O: Ownership, G: Into<crate::LockGuard>> Drop for LockGuard<O, G> {
     fn drop(&mut self) {
-        // Release it here, while the field `runtime` still exists: this may be the last clone of
-        // the runtime, and the thread that sends the release ends with it.
+        // Release the guard here, while the field `runtime` still exists: this may be the last
+        // clone of the runtime, and the thread that sends the release ends with the last clone.
         if let Some(guard) = self.inner.take() {
             self.runtime
                 .release_dropped(guard.into(), crate::LockGuard::release);

@@ -9,7 +9,7 @@ use super::runtime::Runtime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner::Owner;
 use crate::primitives::composite::{Majority, Multi};
-use crate::primitives::lock::{FieldNames, Group};
+use crate::primitives::group::{FieldNames, Group};
 
 /// Several locks, all of them or none; see [`leasehold::MultiLock`](crate::MultiLock).
 ///

@@ -154,7 +154,7 @@ impl Runtime {
 /// Returns whether this thread may wait. A thread that is running async tasks must not.
 ///
 /// A thread of `spawn_blocking` is inside a runtime and may wait. Tokio shows the difference only
-/// by a panic, so this checks it only inside a runtime.
+/// by a panic, so this function risks the panic only inside a runtime.
 fn may_block() -> bool {
     let Ok(here) = Handle::try_current() else {
         return true;

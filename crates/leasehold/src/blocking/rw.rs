@@ -28,6 +28,7 @@ use crate::primitives::rw::{self, Read, Write};
 /// # }
 /// ```
 #[derive(Debug)]
+#[doc(alias = "RReadWriteLock")]
 pub struct RwLock<O: Ownership = PerThread> {
     inner: crate::RwLock,
     read: Lock<O, Read>,
@@ -35,85 +36,12 @@ pub struct RwLock<O: Ownership = PerThread> {
     runtime: Runtime,
 }
 
-impl RwLock<PerThread> {
-    pub(crate) fn per_thread(inner: crate::RwLock, runtime: Runtime) -> Self {
-        Self {
-            read: Lock::per_thread(inner.read_lock(), runtime.clone()),
-            write: Lock::per_thread(inner.write_lock(), runtime.clone()),
-            inner,
-            runtime,
-        }
-    }
-
-    /// Returns a lock that acquires both sides as `owner`; see
-    /// [`RwLock::owned_by`](crate::RwLock::owned_by).
-    #[must_use]
-    pub fn owned_by(&self, owner: &Owner) -> RwLock<Explicit> {
-        RwLock {
-            inner: self.inner.clone(),
-            read: self.read.owned_by(owner),
-            write: self.write.owned_by(owner),
-            runtime: self.runtime.clone(),
-        }
-    }
-}
-
-/// Settings: see the async methods of the same names.
-impl<O: Ownership> RwLock<O> {
-    fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
-        let inner = change(self.inner);
-        Self {
-            // Rebuild each side from the lock with the new setting. `with` keeps the owner of each
-            // side's handle.
-            read: self.read.with(|_| inner.read_lock()),
-            write: self.write.with(|_| inner.write_lock()),
-            inner,
-            runtime: self.runtime,
-        }
-    }
-
-    fn twin(&self) -> &crate::RwLock {
-        &self.inner
-    }
-
-    reads! { RwLock:
-        "Returns the lock's name as it was given" name() -> &str;
-    }
-    lease_setters! { RwLock }
-    wait_setters! { RwLock }
-    setters! { RwLock:
-        "Sets which servers must confirm a hold of either side" acknowledged_by(acknowledgement: crate::Acknowledgement);
-        "Prevents a thread, or an owner, from re-entering its own hold" non_reentrant();
-        "Sets whether a waiting writer keeps new readers out" prefer_writers(preferred: bool);
-        "Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock" redisson_watchdog(timeout: Duration);
-    }
-}
-
-/// A guard of the read side.
-type Reading<O> = LockGuard<O, rw::ReadGuard>;
-/// A guard of the write side.
-type Writing<O> = LockGuard<O, rw::WriteGuard>;
-
 /// Acquiring. The errors are the same as for the async methods.
 #[allow(
     clippy::missing_errors_doc,
     reason = "said once, on the impl and in each twin"
 )]
 impl<O: Ownership> RwLock<O> {
-    /// Returns the read side as a lock; see [`RwLock::read_lock`](crate::RwLock::read_lock).
-    #[doc(alias = "readLock")]
-    #[must_use]
-    pub fn read_lock(&self) -> Lock<O, Read> {
-        self.read.clone()
-    }
-
-    /// Returns the write side as a lock; see [`RwLock::write_lock`](crate::RwLock::write_lock).
-    #[doc(alias = "writeLock")]
-    #[must_use]
-    pub fn write_lock(&self) -> Lock<O, Write> {
-        self.write.clone()
-    }
-
     /// Waits for the read side; see [`RwLock::read`](crate::RwLock::read).
     pub fn read(&self) -> Result<Reading<O>> {
         self.read.acquire()
@@ -159,7 +87,80 @@ impl<O: Ownership> RwLock<O> {
     pub fn try_write_until(&self, deadline: Instant) -> Result<Option<Writing<O>>> {
         self.write.try_acquire_until(deadline)
     }
+
+    /// Returns the read side as a lock; see [`RwLock::read_lock`](crate::RwLock::read_lock).
+    #[doc(alias = "readLock")]
+    #[must_use = "a handle does nothing until it is used"]
+    pub fn read_lock(&self) -> Lock<O, Read> {
+        self.read.clone()
+    }
+
+    /// Returns the write side as a lock; see [`RwLock::write_lock`](crate::RwLock::write_lock).
+    #[doc(alias = "writeLock")]
+    #[must_use = "a handle does nothing until it is used"]
+    pub fn write_lock(&self) -> Lock<O, Write> {
+        self.write.clone()
+    }
 }
+
+/// Settings: see the async methods of the same names.
+impl<O: Ownership> RwLock<O> {
+    fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
+        let inner = change(self.inner);
+        Self {
+            // Rebuild each side from the lock with the new setting. `with` keeps the owner of each
+            // side's handle.
+            read: self.read.with(|_| inner.read_lock()),
+            write: self.write.with(|_| inner.write_lock()),
+            inner,
+            runtime: self.runtime,
+        }
+    }
+
+    fn twin(&self) -> &crate::RwLock {
+        &self.inner
+    }
+
+    lease_setters! { RwLock }
+    wait_setters! { RwLock }
+    setters! { RwLock:
+        "Sets which servers must confirm a hold of either side" acknowledged_by(acknowledgement: crate::Acknowledgement);
+        "Prevents a thread, or an owner, from re-entering its own hold" non_reentrant();
+        "Sets whether a waiting writer keeps new readers out" prefer_writers(preferred: bool);
+        "Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock" redisson_watchdog(timeout: Duration);
+    }
+    reads! { RwLock:
+        "Returns the lock's name as it was given" name() -> &str;
+    }
+}
+
+impl RwLock<PerThread> {
+    pub(crate) fn per_thread(inner: crate::RwLock, runtime: Runtime) -> Self {
+        Self {
+            read: Lock::per_thread(inner.read_lock(), runtime.clone()),
+            write: Lock::per_thread(inner.write_lock(), runtime.clone()),
+            inner,
+            runtime,
+        }
+    }
+
+    /// Returns a lock that acquires both sides as `owner`; see
+    /// [`RwLock::owned_by`](crate::RwLock::owned_by).
+    #[must_use = "a handle does nothing until it is used"]
+    pub fn owned_by(&self, owner: &Owner) -> RwLock<Explicit> {
+        RwLock {
+            inner: self.inner.clone(),
+            read: self.read.owned_by(owner),
+            write: self.write.owned_by(owner),
+            runtime: self.runtime.clone(),
+        }
+    }
+}
+
+/// A guard of the read side.
+type Reading<O> = LockGuard<O, rw::ReadGuard>;
+/// A guard of the write side.
+type Writing<O> = LockGuard<O, rw::WriteGuard>;
 
 // Written by hand, as for the lock, because no `Ownership` is `Clone`.
 impl<O: Ownership> Clone for RwLock<O> {
@@ -194,7 +195,8 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     /// Returns [`NotUpgraded`], which contains this guard, also if an
     /// [`Interrupt`](super::Interrupt) ends the request.
     pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
-        // Clone it before the guard is consumed: a refused guard is returned without a runtime.
+        // Clone the runtime before the guard is consumed: a refused guard is returned without a
+        // runtime.
         let runtime = self.runtime().clone();
         let upgrade = |guard: rw::ReadGuard| async move {
             let upgraded = interruptible(guard.upgrade()).await;
@@ -212,6 +214,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
 /// The error of `try_upgrade`, which contains the guard of the read side; see
 /// [`leasehold::NotUpgraded`](crate::NotUpgraded).
 #[derive(Debug)]
+#[must_use = "the read side is released as soon as this is dropped"]
 pub struct NotUpgraded<O: Ownership = PerThread> {
     guard: Reading<O>,
     error: Option<Error>,

@@ -9,32 +9,15 @@ use crate::error::Result;
 
 /// A semaphore for threads; see [`leasehold::Semaphore`](crate::Semaphore), which describes what
 /// happens to the permits of a killed process.
+#[doc(alias = "RSemaphore")]
 #[derive(Clone)]
 pub struct Semaphore {
     inner: crate::Semaphore,
     runtime: Runtime,
 }
 
-/// Settings: see the async methods of the same names.
-impl Semaphore {
-    pub(crate) fn new(inner: crate::Semaphore, runtime: Runtime) -> Self {
-        Self { inner, runtime }
-    }
-
-    fn with(mut self, change: impl FnOnce(crate::Semaphore) -> crate::Semaphore) -> Self {
-        self.inner = change(self.inner);
-        self
-    }
-
-    wait_setters! { Semaphore }
-    must_exist_setter! { Semaphore }
-}
-
 /// Acquiring, and the number of permits.
 impl Semaphore {
-    reads! { Semaphore:
-        "Returns the semaphore's name as it was given" name() -> &str;
-    }
     waits! { Semaphore:
         "Waits for a permit" acquire() -> SemaphorePermit => wrap;
         "Acquires a permit if one is free" try_acquire() -> Option<SemaphorePermit> => wrap_some;
@@ -54,6 +37,9 @@ impl Semaphore {
         "Creates the semaphore with `permits` permits" try_set_permits(permits: u32) -> bool;
         "Creates the semaphore, which the server removes after `life`" try_set_permits_for(permits: u32, life: Duration) -> bool;
         "Removes the semaphore" delete() -> bool;
+    }
+    reads! { Semaphore:
+        "Returns the semaphore's name as it was given" name() -> &str;
     }
 
     fn twin(&self) -> &crate::Semaphore {
@@ -81,6 +67,21 @@ impl Semaphore {
             runtime: self.runtime.clone(),
         }
     }
+}
+
+/// Settings: see the async methods of the same names.
+impl Semaphore {
+    pub(crate) fn new(inner: crate::Semaphore, runtime: Runtime) -> Self {
+        Self { inner, runtime }
+    }
+
+    fn with(mut self, change: impl FnOnce(crate::Semaphore) -> crate::Semaphore) -> Self {
+        self.inner = change(self.inner);
+        self
+    }
+
+    wait_setters! { Semaphore }
+    must_exist_setter! { Semaphore }
 }
 
 impl fmt::Debug for Semaphore {

@@ -14,13 +14,13 @@ use crate::recipes::slot::{self, TurnInfo};
 impl<O: Ownership> Lock<O> {
     /// Returns the turns of this lock, one per slot of `period`; see
     /// [`Lock::once_per`](crate::Lock::once_per).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn once_per(&self, period: Duration) -> Turns {
         Turns::new(self.as_async().once_per(period), self.runtime().clone())
     }
 
     /// Returns the turn of this lock for `id`; see [`Lock::once_for`](crate::Lock::once_for).
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn once_for(&self, id: impl Into<String>) -> Turns {
         Turns::new(self.as_async().once_for(id), self.runtime().clone())
     }
@@ -52,38 +52,45 @@ impl Turns {
     }
 
     /// Sets the time of the first slot; see [`Turns::offset`](crate::slot::Turns::offset).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn offset(self, offset: Duration) -> Self {
         self.with(|inner| inner.offset(offset))
     }
 
     /// Sets whether a failed turn may be repeated; see [`Turns::retry_failed`](crate::slot::Turns::retry_failed).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn retry_failed(self, retry: bool) -> Self {
         self.with(|inner| inner.retry_failed(retry))
     }
 
     /// Sets whether the job runs although its turn has ended; see
     /// [`Turns::again`](crate::slot::Turns::again).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn again(self, again: bool) -> Self {
         self.with(|inner| inner.again(again))
     }
 
     /// Sets whether a turn whose holder died stays closed; see [`Turns::at_most_once`](crate::slot::Turns::at_most_once).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn at_most_once(self, at_most_once: bool) -> Self {
         self.with(|inner| inner.at_most_once(at_most_once))
     }
 
     /// Sets how long an id is remembered; see [`Turns::keep`](crate::slot::Turns::keep).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn keep(self, keep: Duration) -> Self {
         self.with(|inner| inner.keep(keep))
     }
 
-    /// Sets the name that others see; see [`Turns::by`](crate::slot::Turns::by).
-    #[must_use]
+    /// Sets how long ago the caller first requested the turn; see
+    /// [`Turns::requested_ago`](crate::slot::Turns::requested_ago).
+    #[must_use = "the setting is only in the returned value"]
+    pub fn requested_ago(self, age: Duration) -> Self {
+        self.with(|inner| inner.requested_ago(age))
+    }
+
+    /// Sets the name by which others see this client; see [`Turns::by`](crate::slot::Turns::by).
+    #[must_use = "the setting is only in the returned value"]
     pub fn by(self, name: impl Into<String>) -> Self {
         self.with(|inner| inner.by(name))
     }
@@ -212,6 +219,11 @@ impl Turn {
     /// Returns the same errors as the async method.
     pub fn exited(self, code: i32) -> Result<()> {
         self.end("Turn::exited", |turn| turn.exited(code))
+    }
+
+    /// Sets whether the job has begun; see [`Turn::set_begun`](crate::slot::Turn::set_begun).
+    pub fn set_begun(&self, begun: bool) {
+        self.as_async().set_begun(begun);
     }
 
     /// Gives the turn back as not begun; see [`Turn::decline`](crate::slot::Turn::decline).

@@ -20,7 +20,7 @@ impl Client {
 
     /// Returns an iterator over the changes of all names that match `pattern`; see
     /// [`Client::watch_all`](crate::Client::watch_all).
-    pub fn watch_all(&self, pattern: &str) -> WatchAll {
+    pub fn watch_all(&self, pattern: impl AsRef<str>) -> WatchAll {
         WatchAll {
             inner: self.as_async().watch_all(pattern),
             runtime: self.runtime().clone(),

@@ -26,8 +26,8 @@ static FIRST: OnceLock<Alarms> = OnceLock::new();
 
 /// The sleepers that the thread of one process wakes.
 struct Alarms {
-    /// The process in which the thread runs. A forked child does not have the thread, and finds the
-    /// mutex perhaps locked forever.
+    /// The process in which the thread runs. A forked child does not have the thread, and may find
+    /// the mutex locked forever.
     process: Process,
     sleepers: Mutex<Sleepers>,
     /// The function that starts the thread.
@@ -92,7 +92,8 @@ impl Alarms {
         let mut sleepers = self.sleepers.lock();
         let thread = match &sleepers.thread {
             Some(thread) => thread.clone(),
-            // Start the thread under the lock, so that only one is started. It waits for the lock.
+            // Start the thread under the lock, so that only one is started. The new thread waits
+            // for the lock.
             None => sleepers.thread.insert((self.start)(self).ok()?).clone(),
         };
         sleepers.number += 1;
@@ -136,7 +137,7 @@ impl Sleepers {
     }
 }
 
-/// A sleep of fixed length. The alarm thread of the process that polls the sleep ends it.
+/// A sleep of fixed length. It is ended by the alarm thread of the process that polls it.
 pub(super) struct Nap {
     at: Moment,
     registration: Option<(&'static Alarms, (Moment, u64))>,

@@ -177,8 +177,9 @@ impl Drop for Sleeper<'_> {
 /// The task that compares the clocks while there are long sleeps.
 struct ClockWatch {
     shared: Arc<TimersShared>,
-    /// The clock's value at `start`, computed as if the two clocks always ran at the same speed. It
-    /// rises when the machine has slept.
+    /// The client's clock, as last compared, minus the time since [`TimersShared::start`] on the
+    /// runtime's clock. This difference grows when the machine has slept, because the runtime's
+    /// clock stops meanwhile.
     ahead: Moment,
     is_needed: bool,
 }
@@ -243,7 +244,7 @@ mod tests {
     /// stops for that duration.
     async fn ends_before_its_timer(timers: &Timers) -> bool {
         let (mut sleep, mut timer) = (pin!(timers.sleep(SPAN)), pin!(tokio::time::sleep(SPAN)));
-        // Wait until it has begun a long sleep.
+        // Wait until `sleep` has begun a long sleep.
         while timers.0.sleepers.load(Ordering::SeqCst) == 0 {
             tokio::select! {
                 biased;

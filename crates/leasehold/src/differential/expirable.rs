@@ -19,6 +19,8 @@ pub(super) const SUITE: Suite = Suite {
             "9000000000000",
             "61616161616161616161616161616130",
         ],
+        // The second of three permits was taken back by force.
+        &["HSET", "KEY:forced", "2", "on call"],
         CLIENTS_OF_WRONG_TYPE,
         MALFORMED_CLIENTS,
     ],
@@ -45,6 +47,7 @@ fn argument(to: &Sample, name: &str) -> String {
         // In some cases, this key has another type.
         "timeout" if to.variant == 7 => "x".into(),
         "timeout" => format!("{key}:timeout"),
+        "marker" if to.step == "expirable.why_lost" => format!("{key}:forced"),
         "marker" => to.marker(),
         "done" => to.done(),
         "asking" => format!("{key}:asking"),
@@ -54,6 +57,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "ids" => ids(to.hold, to.variant % 3 + 1),
         "next" => ids(next(to.hold), to.variant % 3 + 1),
         "id" => ids(to.hold, 1),
+        "holds" => ["1 2 3", "3", "2"][to.variant % 3].into(),
         // A lease of 0 expires at once, so the next step finds a permit to take back.
         "lease_ms" => ["60000", "0", "90000", "30000", "80000000"][to.variant % 5].into(),
         "most_ms" => if to.variant > 4 { "45000" } else { "0" }.into(),

@@ -14,7 +14,7 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY:queue", "text"],
         &["SET", "KEY:timeouts", "text"],
         &["HSET", "KEY:waiters", "a", "1"],
-        // Only one of list and set exists.
+        // Only the list exists, or only the sorted set.
         &["RPUSH", "KEY:queue", "<d>:1"],
         &["RPUSH", "KEY:queue", "<a>:1", "<c>:1"],
         &["ZADD", "KEY:timeouts", "1", "<c>:1"],

@@ -1,10 +1,10 @@
 //! The test setup for the steps of a group of locks.
 
 use super::{Sample, Suite};
-use crate::primitives::lock::group::steps;
+use crate::primitives::group::steps;
 
 pub(super) const SUITE: Suite = Suite {
-    folder: "lock/group",
+    folder: "group",
     steps: &steps::ALL,
     argument,
     foreign: &[

@@ -26,8 +26,8 @@ fn argument(to: &Sample, name: &str) -> String {
         "opened" => format!("opened:{key}"),
         "channel" => format!("channel:{key}"),
         "count" => (to.variant + 1).to_string(),
-        // Mostly 1, so that the last of several count-downs opens the latch. 50 is more than any
-        // count: the latch opens, and its count does not fall below zero.
+        // The value is mostly 1, so that the last of several count-downs opens the latch. 50 is
+        // more than any count: the latch opens, and its count does not fall below zero.
         "by" => ["1", "1", "1", "2", "1", "3", "1", "50"][to.variant].into(),
         _ => to.unknown_argument(name),
     }

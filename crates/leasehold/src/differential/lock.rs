@@ -17,7 +17,7 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "<c>:1", "1", "name", "Ann"],
         &["SET", "KEY:longest", "40000"],
         &["SET", "KEY:longest", "-1"],
-        // 2^53 and 2^53 - 1: the smallest number that is not exact in Lua, and the largest that is.
+        // 2^53, which Lua cannot tell from the next number, and 2^53 - 1, which it can.
         &["SET", "KEY:longest", "9007199254740992"],
         &["SET", "KEY:longest", "9007199254740991"],
         &["SET", "KEY:longest", ""],

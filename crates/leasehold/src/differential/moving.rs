@@ -75,7 +75,7 @@ impl Stage {
 
     /// Returns the combined state of both nodes.
     fn state(&self) -> DatabaseState {
-        let of = |node| state_by(node, &|parts| node.asking(parts).unwrap());
+        let of = |node: &RedisServer| state_by(&|commands| node.asking(commands).unwrap());
         self.cluster.nodes().iter().flat_map(of).collect()
     }
 

@@ -54,7 +54,12 @@ fn argument(to: &Sample, name: &str) -> String {
         "period_ms" if per_slot => "3600000".into(),
         "period_ms" => "0".into(),
         "offset_ms" => ["0", "0", "0", "0", "0", "5000", "0", "0"][to.variant].into(),
-        "fixed" => ["8", "9", "11", "", "8", "8", "12", ""][to.variant].into(),
+        "requested_ms" if per_slot => {
+            let quarters = [32, 35, 44, 0, 33, 34, 48, 0][to.variant];
+            (quarters * 900_000).to_string()
+        }
+        "requested_ms" => "0".into(),
+        "began_ms" => "1700000000000".into(),
         "id" => if per_slot { "" } else { "b" }.into(),
         "repeats" => ["0", "2", "0", "1", "1", "0", "2", "1"][to.variant].into(),
         "most_once" => ["0", "1"][to.variant % 2].into(),

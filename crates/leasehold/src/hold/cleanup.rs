@@ -25,10 +25,11 @@ use crate::process::Process;
 pub(crate) trait Releasable: Send + Sync + 'static {
     fn key(&self) -> &Key;
 
-    /// Returns the operation that gives it back. Repeating the operation changes nothing more.
+    /// Returns the operation that gives the hold or place back. Repeating the operation changes
+    /// nothing more.
     fn release_operation(&self) -> Operation;
 
-    /// Returns the route on which that operation runs after the request for the hold.
+    /// Returns the route of that operation. On this route, it runs after the request for the hold.
     fn undo_route(&self) -> Route {
         Route::Plain
     }
@@ -138,8 +139,8 @@ impl Cleanup {
         if self.process.is_forked() {
             return;
         }
-        // The release counts from here, not only from when its task begins, so that a close that
-        // follows waits for it.
+        // The release counts as pending from here, and not only once its task begins, so that a
+        // close that follows waits for it.
         let (pending, backend) = (
             PendingReleaseGuard::new(&self.pending),
             self.backend.clone(),

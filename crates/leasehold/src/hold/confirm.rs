@@ -59,7 +59,8 @@ struct ConfirmationWaiters {
     may_have_ended: bool,
 }
 
-/// The last holder that waited when a request was sent. Holders that wait later need another reply.
+/// The last holder that waited when a request was sent. Holders that begin to wait after that need
+/// the reply to another request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConfirmationMark(u64);
 
@@ -76,7 +77,7 @@ impl PendingConfirmations {
     }
 
     /// Marks a release that is about to be sent. Its reply is for all waiting holders, because no
-    /// holder begins to wait later.
+    /// holder begins to wait after the release.
     pub(super) fn mark_release(&self) -> ConfirmationMark {
         let mut waiting = self.0.lock();
         ConfirmationMark(waiting.as_mut().map_or(0, |waiting| {
@@ -113,8 +114,8 @@ impl PendingConfirmations {
         let waiting = waiting.as_mut()?;
         // A holder that no longer waits needs no request.
         waiting.senders.retain(|(_, sender)| !sender.is_closed());
-        // Decide this under the lock: the next holder that waits finds this task running, or starts
-        // another.
+        // Decide under the lock whether the task continues: the next holder that waits finds this
+        // task running, or starts another.
         waiting.has_task = !waiting.released && !waiting.senders.is_empty();
         waiting
             .has_task

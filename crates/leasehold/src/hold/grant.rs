@@ -36,11 +36,11 @@ pub(crate) struct Grant {
     clock: Clock,
     margin: SafetyMargin,
     state: Mutex<GrantState>,
-    /// The time at which it is due in the watchdog, in nanoseconds, or [`NEVER`]. Written with the
-    /// watchdog's table locked.
+    /// The time at which the grant is due in the watchdog, in nanoseconds, or [`NEVER`]. Written
+    /// with the watchdog's table locked.
     due: AtomicU64,
-    /// Its index in one of the lists of the watchdog's table. Read and written with that table
-    /// locked.
+    /// The grant's index in one of the lists of the watchdog's table. Read and written with that
+    /// table locked.
     wheel_index: AtomicUsize,
     /// Notified when the hold is lost or its deadline has moved.
     changed: Notify,
@@ -57,7 +57,7 @@ const NEVER: u64 = u64::MAX;
 /// The next action of the watchdog for a hold.
 #[derive(Debug)]
 pub(crate) enum WatchdogAction {
-    /// Nothing: the hold was released, or the server no longer keeps it either.
+    /// Nothing: the hold was released, or has ended here and on the server.
     Nothing,
     /// Nothing yet.
     Later,
@@ -138,8 +138,8 @@ impl Grant {
     pub(crate) fn route(&self) -> Route {
         let mut state = self.state.lock();
         let wanted = state.holding.claims.terms().acknowledged;
-        // Note this before the operation is sent: a guard that joins before the reply must not
-        // believe that its own setting was confirmed.
+        // Note the setting before the operation is sent: a guard that joins before the reply must
+        // not believe that its own setting was confirmed.
         state.confirmed_by = state.confirmed_by.common(wanted);
         drop(state);
         match Route::of(wanted) {
@@ -186,8 +186,8 @@ impl Grant {
         };
         drop(state);
         if let Some(Stalling { since, within }) = stalling {
-            // This has a target of its own so that the command can leave it out: the work may still
-            // report in time.
+            // This event has a target of its own, so that the command `leasehold` can leave it out:
+            // the work may still report in time.
             log(|| {
                 tracing::warn!(
                     target: "leasehold::progress",
@@ -206,8 +206,8 @@ impl Grant {
     }
 
     /// Makes the hold depend on one guard's reports of progress, and returns where that guard
-    /// reports. With `earlier`, time counts from the last report of that earlier hold, otherwise
-    /// from now.
+    /// reports. `earlier` has the reports for an earlier hold: if it is given, time counts from the
+    /// last of these reports, otherwise from now.
     pub(crate) fn want_progress(
         &self,
         claim: ClaimId,
@@ -283,8 +283,8 @@ impl Grant {
 
     /// Returns the time at which the hold is due in the watchdog: one renewal period after the last
     /// confirmation, but earlier by `part` of the period. If the hold must end before that time, or
-    /// its progress must be checked, or its end announced, it is due at this earlier time. Returns
-    /// `None` if the hold is never due.
+    /// its progress must be checked, or its end announced, the hold is due at that earlier time.
+    /// Returns `None` if the hold is never due.
     pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
         let mut state = self.state.lock();
         let renewal = state.watch_every();
@@ -315,7 +315,8 @@ impl Grant {
         self.state.lock().closed = true;
     }
 
-    /// Begins or ends the renewal of the hold for a wait.
+    /// Notes the start (`begin`) or the end of a wait that needs the hold to last. The hold is
+    /// renewed during such a wait, whatever its terms are.
     pub(crate) fn renew_for_wait(&self, begin: bool) {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -348,7 +349,7 @@ impl Grant {
         state.holding.token = token;
         state.granted_at = state.confirmed_at;
         // The end counts from a time before the request was sent, never from the reply: the
-        // server's lease began at some time between the two.
+        // server's lease began after the request was sent and before the reply arrived.
         let end = self.margin.end(state.confirmed_at, state.longest_requested);
         (state.valid_until, state.kept_until) = (end, end);
         state.holding.claims.granted(now);
@@ -484,8 +485,8 @@ impl Grant {
             return longest;
         }
         let remaining = state.valid_until.saturating_sub(self.clock.now());
-        // The latest end counts, whichever reply arrives last: no request makes a hold shorter on
-        // the server, so renewals may overlap.
+        // The latest end counts, whichever reply arrives last: no renewal makes a hold shorter than
+        // an earlier one asked for, so renewals may overlap.
         state.kept_until = state.kept_until.max(self.margin.end(sent, lease));
         // A guard that wanted a longer lease may have left since then.
         let wanted = lease.min(state.wanted_lease(sent));
@@ -628,8 +629,8 @@ impl Grant {
     }
 
     /// Resolves when the hold with this number is lost: at its deadline at the latest, even without
-    /// a reply from the server. With a claim, it resolves only while the guard of that claim shares
-    /// the hold.
+    /// a reply from the server. With a claim, it never resolves once the guard of that claim no
+    /// longer shares the hold.
     pub(super) async fn lost(
         &self,
         number: u64,
@@ -643,8 +644,8 @@ impl Grant {
             changed.as_mut().enable();
             let has_left = claim.is_some_and(|claim| !self.has(claim));
             if has_left || self.hold_number() != number {
-                // The hold was handed over before a loss. From then on, only the next holder can
-                // lose it.
+                // The guard has left the hold, or the hold was handed over, before a loss. From
+                // then on, only another holder can lose it.
                 return std::future::pending().await;
             }
             if let Some(reason) = self.report_loss() {
@@ -671,7 +672,7 @@ impl Grant {
         self.state.lock().holding.claims.has(claim)
     }
 
-    /// Adds a guard to the hold, on its own terms. Returns `None` if the hold is lost or ends.
+    /// Adds a guard to the hold, on its own terms. Returns `None` if the hold is lost or has ended.
     /// Fails if the lease is longer than the longest one on which other clients rely.
     pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
@@ -691,8 +692,8 @@ impl Grant {
             _ if (terms.min_hold).is_some_and(|least| state.kept_until < now + least) => true,
             // A fixed lease counts from this re-entry, as if its guard were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
-            // The watchdog takes care of a renewed lease, unless this one is longer than the
-            // others, or less than a third of it remains.
+            // The watchdog takes care of a renewed lease, unless this guard's lease is longer than
+            // the other guards' leases, or less than a third of it remains.
             Some(_) => {
                 let remaining = state.valid_until.saturating_sub(now);
                 state.holding.claims.renewed_lease() < Some(terms.lease)
@@ -765,15 +766,16 @@ impl Grant {
 
     fn leave_locked(&self, claim: ClaimId, mut state: MutexGuard<'_, GrantState>) -> GuardExit {
         let now = self.clock.now();
-        // Check this first: a hold whose time has ended stays lost after the guard with that limit
-        // has left.
+        // Check for a loss first: a hold whose time has ended stays lost after the guard with that
+        // limit has left.
         state.check(now);
         let before = state.schedule();
         if !state.holding.claims.remove(claim) {
             return state.last_guard_left();
         }
-        // The guard's claim ends with it, although the server keeps the hold for longer. The
-        // watchdog releases the hold when the remaining claims have ended (`is_shortened`).
+        // The guard's claim ends when the guard leaves, although the server keeps the hold for
+        // longer. The watchdog releases the hold when the remaining claims have ended
+        // (`is_shortened`).
         let wanted = self.margin.end(now, state.wanted_lease(now));
         state.valid_until = state.valid_until.min(wanted);
         let moves_due = state.schedule() != before;
@@ -795,7 +797,7 @@ impl Grant {
         state.last_guard_left()
     }
 
-    /// Ends the hold here if this is its last guard, which would have to release it.
+    /// Ends the hold here if the caller is its last guard, which would have to release the hold.
     pub(crate) fn end_if_last_guard(&self) -> bool {
         // End the hold under the lock that protects the number of guards: no guard joins in
         // between.
@@ -854,7 +856,8 @@ impl Grant {
         let mut state = self.state.lock();
         state.holding.claims.check(lease, None, &self.key)?;
         state.holding.claims.raise(claim, lease, now);
-        // Note this before the request is sent: the server may grant it even if its reply is lost.
+        // Note the lease before the request is sent: the server may grant the lease even if its
+        // reply is lost.
         state.longest_requested = state.longest_requested.max(lease);
         Ok(())
     }

@@ -39,7 +39,7 @@ impl LastReport {
     }
 }
 
-/// The state of a hold that concerns progress.
+/// The part of a hold's state that concerns progress.
 pub(super) struct ProgressWatch {
     /// The reports of its guards. A guard that was downgraded or upgraded brings its earlier
     /// reports with it.

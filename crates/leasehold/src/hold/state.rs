@@ -264,8 +264,8 @@ impl GrantState {
         if let Some(watch) = &mut self.holding.progress
             && !self.closed
         {
-            // Forgotten as soon as a renewal is allowed: if that renewal fails, the failure ends
-            // the hold, and not the work, which has reported in time.
+            // Forget the stall as soon as a renewal is allowed: if that renewal fails, the hold is
+            // lost because of the failure, and not because of the work, which has reported in time.
             watch.vetoed_of = is_stalled.then(|| watch.last());
         }
         is_stalled
@@ -281,7 +281,7 @@ impl GrantState {
     fn stall(&self, now: Moment) -> Option<LossReason> {
         let stalls_at = self.stalls_at()?;
         let watch = self.holding.progress.as_ref()?;
-        // Renewals that had failed before would have lost the hold anyway.
+        // If renewals had failed before the stall, the hold would have been lost anyway.
         let failed_before = (self.failing.as_ref()).is_some_and(|(since, _)| *since < stalls_at);
         let has_stalled = match watch.vetoed_of {
             // A report after the renewal was refused does not help: it is too late.
@@ -348,8 +348,8 @@ impl GrantState {
         }
     }
 
-    /// Returns whether a guard that wanted more than the others has left: the server keeps the hold
-    /// for longer than they want.
+    /// Returns whether a guard that wanted a longer lease than the others has left, so that the
+    /// server keeps the hold for longer than they want.
     pub(super) fn is_shortened(&self) -> bool {
         // The margin is needed because slightly less of a fixed lease remains when its request is
         // sent than when the lease was computed.

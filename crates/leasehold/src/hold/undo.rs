@@ -10,8 +10,8 @@ use crate::clock::Moment;
 
 /// The undo of a hold. It is armed before the request for the hold is sent, and then moves into the
 /// guard. If it is dropped while armed, it releases the hold: it removes the request from the
-/// connection's queue if the request was not sent yet, or else sends the release after it on the
-/// same connection.
+/// connection's queue if the request was not sent yet, or else sends the release after the request
+/// on the same connection.
 ///
 /// If it were armed later, a future that is dropped before the reply arrives would leave the lock
 /// held for a whole lease.

@@ -51,7 +51,7 @@ type WatchedHolds = Wheel<Watched>;
 
 struct Watched {
     hold: Arc<Grant>,
-    /// The time by which the renewal may be sent early, to share a call with others.
+    /// The time that the renewal may be early, to share a call with others.
     slack: Duration,
 }
 
@@ -115,12 +115,12 @@ impl Drop for Watchdog {
 impl WatchdogShared {
     /// Schedules the hold for the time at which it is due, or somewhat earlier.
     fn schedule(&self, hold: &Arc<Grant>) {
-        // This spreads holds that were acquired at the same time, or renewed at the same time after
-        // an outage. Otherwise thousands of holds would be due in one burst each time, and the
-        // client's other requests would have to wait for that burst.
+        // A random part spreads holds that were acquired at the same time, or renewed at the same
+        // time after an outage. Otherwise thousands of holds would be due in one burst each time,
+        // and the client's other requests would have to wait for that burst.
         let part = SPREAD * fastrand::f64();
-        // Compute this with the table locked: a hold that is released at the same time is removed
-        // from the table later, or is already marked as released.
+        // Compute the due time with the table locked: a hold that is released at the same time is
+        // removed from the table later, or is already marked as released.
         let holds = self.holds.lock();
         let due = hold.next_due(part);
         self.put(holds, hold, due);
@@ -142,7 +142,7 @@ impl WatchdogShared {
         let old = old.and_then(|old| holds.remove(old, hold.wheel_index()));
         let Some(due) = due else {
             drop(holds);
-            // Drop this after unlocking: it may be the last reference to a grant.
+            // Drop `old` after unlocking: it may be the last reference to a grant.
             drop(old);
             return;
         };
@@ -203,8 +203,8 @@ impl WatchdogShared {
     }
 
     /// Returns the time at which the task wakes by itself. An earlier time that was set remains,
-    /// even if its hold no longer exists: one idle wake-up costs less than a notification for each
-    /// short hold.
+    /// even if the hold that was due then no longer exists: one idle wake-up costs less than a
+    /// notification for each short hold.
     fn next_wake(&self) -> Option<Moment> {
         // Set the time under the lock: a thread that adds a hold later sees the time, and wakes the
         // task if that hold is due earlier.
@@ -220,7 +220,7 @@ impl WatchdogShared {
     }
 }
 
-/// The part of its period by which a renewal may be sent early.
+/// The largest fraction of its period that a renewal may be early.
 const SPREAD: f64 = 0.2;
 /// The number of renewals that fill a call. A renewal that is not due yet is not added to a full
 /// call.
@@ -572,8 +572,8 @@ impl RenewalRequest<'_> {
         // this request was sent: an extension may have been sent since then.
         let RenewalReply { remaining, longest } = confirmed;
         if remaining > longest + Duration::from_secs(1) && !self.hold.is_over() {
-            // The limit is half-way between the two, so that a copy of this request that arrives
-            // late does not find anything to shorten.
+            // The limit is half-way between the longest lease and the remaining time, so that a
+            // copy of this request that arrives late does not find anything to shorten.
             let most = longest + (remaining - longest) / 2;
             let now = self.timers.now();
             let sent = (now, self.hold.renewal_sent(now));
@@ -625,8 +625,8 @@ impl RenewalRequest<'_> {
 /// Marks a hold as lost because the server no longer has it, and reports the reason to its holder.
 pub(crate) async fn mark_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
     if !hold.is_over() {
-        // Read this first: it concerns the reply that has arrived, and the server may restart again
-        // at any time.
+        // Read the server's start first: it must be the start before the reply that has arrived,
+        // and the server may restart again at any time.
         let started = backend.replaced_since(hold.confirmed_at());
         let reason = why_lost(backend, hold, timers).await;
         // If the reason is `Forced`, an operator ended the hold after the restart.

@@ -140,7 +140,7 @@ mod tests {
         for thing in &things {
             wheel.insert(at(thing.number), Rc::clone(thing));
         }
-        // The order is unrelated to the due times, so each removal moves another thing.
+        // The order is unrelated to the due times, so each removal moves a different thing.
         for step in 0..300 {
             let thing = &things[step * 7 % 300];
             let taken = wheel.remove(at(thing.number), thing.index.get());

@@ -34,10 +34,10 @@ pub(crate) fn cannot_keep(key: &Key, why: &str) -> Error {
 pub(crate) struct KeepForRequest {
     context: Arc<Context>,
     held: Arc<Held>,
-    /// The only operation that makes a hold shorter.
+    /// The operation that sets the lease. It may shorten the hold.
     operation: Operation,
     route: Route,
-    /// The earlier holders of the hold in this process.
+    /// The last of the earlier holders in this process, which also wait for the reply.
     mark: ConfirmationMark,
 }
 

@@ -38,8 +38,8 @@ pub(super) enum NotSwapped {
     Unanswered(Failure),
 }
 
-/// A wake-up that runs on drop, unless the next waiter got the permits. Without it, the permits
-/// return to the server, so the waiters of the process are woken to ask the server again.
+/// A guard for permits that the next waiter might not get. If they return to the server instead,
+/// its drop wakes the waiters of the process, so that they ask the server again.
 struct UndeliveredPermits {
     local: RecordRef,
     clock: Clock,
@@ -143,7 +143,8 @@ impl PermitSwap {
                     undelivered.done = true;
                     return Err(NotSwapped::GiveBack { sent_before });
                 }
-                // Both undos stay armed, because the reply makes no sense.
+                // The undos of the old and the new permits stay armed, because the reply makes no
+                // sense.
                 Ok(_) => backend.malformed(),
                 Err(failure) => failure,
             };
@@ -152,7 +153,8 @@ impl PermitSwap {
             false => failure.outcome,
         };
         next.failed(outcome);
-        // Both releases are queued before the waiters of the process are notified.
+        // The releases of the new and the old permits are queued before the waiters of the process
+        // are notified.
         drop(next);
         held.give_back_now();
         Err(NotSwapped::Unanswered(Failure { outcome, ..failure }))

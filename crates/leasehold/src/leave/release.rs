@@ -24,7 +24,7 @@ pub(super) struct ReleaseRequest {
     context: Arc<Context>,
     held: Arc<Held>,
     local: Option<RecordRef>,
-    /// The earlier holders of the hold in this process.
+    /// The last of the earlier holders in this process, which also wait for the reply.
     mark: ConfirmationMark,
     /// The number of this client's own connections that the release notifies.
     own_connections: Option<i64>,
@@ -103,8 +103,8 @@ impl ReleaseRequest {
             let Some(id) = ids.first() else { return false };
             let steps = queued.of_waiter(id.clone());
             let terms = hold.terms();
-            // The lease of the new hold counts from the release, which was sent before the server
-            // granted this hold.
+            // The lease of the new hold counts from the release of `hold`, which was sent before
+            // the server granted the new hold.
             let asked = Asked {
                 lease: terms.first_lease(),
                 at: sent,

@@ -66,8 +66,8 @@ impl LocalRecords {
         Ok(wait)
     }
 
-    /// Returns the waits on a path from `first` to a name that its own owner holds. Follows only
-    /// waits that began earlier, because the last wait of a circle finds all others.
+    /// Returns the waits on a path from `first` to a name that the owner of `first` holds. Follows
+    /// only waits that began earlier, because the last wait of a circle finds all others.
     fn circle(&self, first: &Edge) -> Option<Vec<Edge>> {
         let mut seen = HashSet::new();
         // Each edge has the index of the edge before it. The search does not recurse: a long chain

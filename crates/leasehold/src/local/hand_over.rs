@@ -75,7 +75,7 @@ impl Record {
 
     /// Like [`hand_over`](Self::hand_over), for a hold that has had no holder yet.
     pub(crate) fn give_new(&self, undo: Undo, now: Moment) -> Result<(), Undo> {
-        // The terms of the first claim are compared. `Grant::terms` leaves out the maximum hold
+        // Compare the terms of the first claim, because `Grant::terms` leaves out the maximum hold
         // time.
         let fits = |hold: &Grant, terms| hold.terms_of(ClaimId::FIRST) == terms;
         self.give(undo, now, fits)
@@ -117,7 +117,7 @@ impl Record {
         Err(undo)
     }
 
-    /// Notes that the release of a hold has been queued, and wakes the head of the line: its
+    /// Notes that the release of a hold has been queued, and wakes the head of the line: the head's
     /// request runs after the release.
     pub(crate) fn hold_returned(&self, now: Moment) {
         self.slice.lock().hold_returned(now);
@@ -185,8 +185,8 @@ impl Place {
             .is_some_and(|hold_waiter| hold_waiter.owns(hold.hold()))
     }
 
-    /// Notes that the request for the place was given up. Its undo also gives back `hold`, which
-    /// was granted to the place.
+    /// Notes that the request for the place was given up. The request's undo also gives back
+    /// `hold`, which was granted to the place.
     pub(crate) fn gave_up(&self, hold: Undo) {
         drop_unreleased(hold);
         self.local().hold_returned(self.local().now());

@@ -4,8 +4,8 @@
 //! A marker expires by itself, but until then it takes memory, and a busy semaphore would fill the
 //! server. So each request removes the marker of an earlier request that was answered so long ago
 //! that no copy of it can still be on its way. The marker of a request that was sent more than once
-//! is never removed; it only expires. The network may still deliver a copy that it has held back
-//! for a long time.
+//! is never removed but only expires, because the network may still deliver a copy that it has held
+//! back for a long time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::clock::Moment;
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// The time after the answer at which a marker may be removed.
+/// The time after which the marker of an answered request may be removed.
 const REMOVED_AFTER: Duration = Duration::from_secs(5);
 /// The largest number of markers for one name, however fresh they are.
 const MAX_MARKERS: usize = 512;

@@ -172,8 +172,8 @@ impl LocalRecords {
         self.table.lock().records.get(key)?.line.line()
     }
 
-    /// Returns whether a try must give way: a waiter that it must not overtake is in line, and the
-    /// server answers the waiters of this line.
+    /// Returns whether a `try_acquire` must give way: a waiter that it must not overtake is in
+    /// line, and the server answers the waiters of this line.
     pub(crate) fn has_waiters(&self, key: &Key, line_up: LineMode) -> bool {
         let Some(line) = self.line(key) else {
             return false;
@@ -185,21 +185,22 @@ impl LocalRecords {
             // The line is on the server.
             Some(LineRole::Queued) | None => false,
         };
-        // Nothing else checks a waiter that is alone in line. If it were not polled, no try could
-        // get the free lock.
+        // Nothing else checks a waiter that is alone in line. If it were not polled, no
+        // `try_acquire` could get the free lock.
         let needs_check = anyone && state.order.any_woken();
         let needs_check = needs_check && !std::mem::replace(&mut state.is_checked, true);
         drop(state);
         if needs_check {
             self.stall_check.add(&line);
         }
-        // If no server answers the waiters in line, a try sends a request of its own: it may report
-        // "held" only if a server has said so.
+        // If no server answers the waiters in line, a `try_acquire` sends a request of its own: it
+        // may report "held" only if a server has said so.
         let server = line.server.lock();
         anyone && server.has_answered() && server.outage().is_none()
     }
 
-    /// Notes that the server has reported to a try, which does not line up, that the name is held.
+    /// Notes that the server has reported to a `try_acquire`, which takes no place in the line,
+    /// that the name is held.
     pub(crate) fn note_held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
         if let Some(line) = self.line(key) {
             line.server.lock().held(sent, now, ttl);
@@ -355,7 +356,7 @@ impl WaitLine {
     }
 
     /// Gives a hold to a waiter and wakes it. Returns the hold if the waiter has left or was passed
-    /// over, because no stall check would take the hold back from it.
+    /// over, because no stall check would take the hold back from such a waiter.
     pub(super) fn give(
         &self,
         waker: &Arc<WaiterWaker>,
@@ -557,7 +558,7 @@ impl SoleWaiter {
     pub(crate) fn line_up(mut self, hold_waiter: Option<HoldWaiter>) -> Option<Place> {
         let local = self.local.take()?;
         // The thread that creates the line counts the place of the first waiter. This `enter`
-        // counts it a second time.
+        // counts the place a second time, which `leave` takes back.
         let line = local.line.enter(&local);
         local.line.leave();
         let hold_waiter = hold_waiter.map(Arc::new);
@@ -672,8 +673,8 @@ impl Place {
         let Some(waker) = &self.waker else {
             return wait.poll(context);
         };
-        // Note this before the wait is polled: a waiter that was passed over must be back in its
-        // place when the wait checks whether it is the head.
+        // Call `polled` before polling the wait: a waiter that was passed over must be back in its
+        // place when the wait checks whether the waiter is the head.
         waker.polled(context.waker());
         let waker = Waker::from(Arc::clone(waker));
         wait.poll(&mut Context::from_waker(&waker))
@@ -691,8 +692,8 @@ impl Place {
     }
 
     async fn until(&self, condition: impl Fn() -> bool) {
-        // No waker is registered here: the entire wait is polled with the waiter's `WaiterWaker`,
-        // which a thread that changes the order for this waiter wakes.
+        // No waker is registered here. The entire wait is polled with the waiter's `WaiterWaker`,
+        // and a thread that changes the order for this waiter wakes that waker.
         let poll = |_: &mut Context<'_>| match condition() {
             true => Poll::Ready(()),
             false => Poll::Pending,

@@ -19,8 +19,8 @@ pub(super) enum LineRole {
     /// To ask the server together with other readers. One of them, the leading reader, waits for
     /// the server.
     Reader,
-    /// To ask, and to keep a place in a line on the server. The first waiter of the process listens
-    /// for messages.
+    /// To ask the server, and to keep a place in a line there. The first waiter of the process
+    /// listens for messages.
     Queued,
 }
 
@@ -76,8 +76,8 @@ impl Order {
 
     pub(super) fn leave(&mut self, number: Number) -> Vec<Number> {
         self.remove(number);
-        // This is removed here and not in `remove`: a reader that was passed over need not wait
-        // behind writers when it is back.
+        // The reader's entry is removed here and not in `remove`: a reader that was passed over
+        // need not wait for the writers before it when it is polled again.
         self.patient_enough.remove(&number);
         self.reassign()
     }
@@ -119,7 +119,7 @@ impl Order {
         }
         let writer_gate = std::mem::replace(&mut self.writer_gate, writer.copied());
         // Readers before the previous gate are left out: they entered earlier and are already
-        // asking.
+        // asking the server.
         if let Some(from) = writer_gate.filter(|_| writer_gate != self.writer_gate) {
             let entered = self.readers.range(from..);
             to_wake.extend(entered.take_while(|reader| self.admits(**reader)));
@@ -198,7 +198,7 @@ impl Order {
         self.plain.len() + self.writers.len() + self.readers.len()
     }
 
-    /// Returns whether another waiter may be waiting for the woken one.
+    /// Returns whether the order has several waiters, so that a stalled one delays another.
     pub(super) fn has_several(&self) -> bool {
         self.len() > 1
     }
@@ -208,7 +208,8 @@ impl Order {
     pub(super) fn pass_over_stalled(&mut self) -> Stalls {
         let seen = self.woken.iter().filter(|(_, seen)| **seen);
         let stalled: Vec<_> = seen.map(|(number, _)| *number).collect();
-        // Check this before they are removed: after that, none of them is the head any more.
+        // Check for a stalled head before the waiters are removed: after that, none of them is the
+        // head any more.
         let head_stalled = stalled.iter().any(|number| self.is_head(*number));
         for number in &stalled {
             self.remove(*number);

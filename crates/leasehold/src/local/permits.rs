@@ -32,7 +32,7 @@ impl Record {
     pub(crate) fn pass_on(&self, permits: u32, now: Moment) -> u32 {
         let mut remaining = permits;
         // Waiters are served one at a time, because they must be woken while the line is not
-        // locked: the wake-up locks it.
+        // locked: the wake-up locks the line.
         while remaining > 0
             && let Some(waiter) = self.next_served(remaining, now)
         {
@@ -44,7 +44,7 @@ impl Record {
 
     fn next_served(&self, permits: u32, now: Moment) -> Option<Arc<PermitWaiter>> {
         // Ask the slice even if there is no waiter: permits that are given back to the server may
-        // end it.
+        // end the slice.
         if !self.slice.lock().permits_stay_local(permits, now) {
             return None;
         }

@@ -99,7 +99,8 @@ impl PlaceRenewals {
     }
 
     /// Adds a place to the open batch. Returns an error if the place needs another batch. The error
-    /// contains a share of the open batch's request, if there was one. The caller must drop it.
+    /// contains a share of the open batch's request, if there was one. The caller must drop that
+    /// share.
     fn join(
         &self,
         place_ttl: Duration,

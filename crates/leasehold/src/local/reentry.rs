@@ -100,8 +100,8 @@ impl Held {
         self.undo.lock().take()
     }
 
-    /// Returns the record of the hold's name, if it exists and the hold has a slice. It exists if a
-    /// waiter is in line, or was a moment ago.
+    /// Returns the record of the hold's name, if it exists and the hold has a slice. The record
+    /// exists if a waiter is in line, or was a moment ago.
     pub(crate) fn local(&self, locals: &Arc<LocalRecords>) -> Option<RecordRef> {
         self.slice.and_then(|_| locals.find(&self.hold.key))
     }
@@ -111,12 +111,12 @@ impl Held {
     /// slice.
     pub(crate) fn stays_local(&self, local: &RecordRef, now: Moment) -> bool {
         let slice = self.slice;
-        // If the line is on the server, the server decides which waiter is next, so no process must
-        // yield.
+        // If the line is on the server, the server decides which waiter is next, so this process
+        // need not yield.
         let is_queued = self.hold.steps.queue_steps().is_some();
         let stays =
             slice.is_some_and(|slice| is_queued || local.hold_stays_local(&self.hold, now, slice));
-        // An owner re-enters its hold through its slot. The slot must never lead to another
+        // An owner re-enters its hold through its `OwnerSlot`, which must never lead to another
         // holder's hold.
         stays && self.owner.is_none()
     }
@@ -251,7 +251,7 @@ impl RecordRef {
         branches.push(number);
         let lost = slots.insert(owner.clone(), OwnerSlot::Acquiring(branches));
         drop(slots);
-        // Drop this after unlocking: dropping a hold drops its reference to this record.
+        // Drop `lost` after unlocking: dropping a hold drops its reference to this record.
         drop(lost);
         Ok(OwnerEntry::Ask(BranchAcquire {
             local: self.clone(),
@@ -263,7 +263,8 @@ impl RecordRef {
 }
 
 impl Reentry {
-    /// Returns the hold that the owner has under this name, in its role, and can enter again.
+    /// Returns the hold that the owner has under this name in the owner's role, if the owner can
+    /// enter the hold again.
     pub(crate) fn held(&self, owner: &Owner) -> Option<Arc<Held>> {
         match self.slots.lock().get(owner) {
             Some(OwnerSlot::Held(held)) => Some(Arc::clone(held)),
@@ -353,7 +354,7 @@ impl BranchAcquire {
         }
         let before = slots.insert(self.owner.clone(), OwnerSlot::Held(Arc::clone(held)));
         drop(slots);
-        // Drop this after unlocking: dropping a hold drops its reference to this record.
+        // Drop `before` after unlocking: dropping a hold drops its reference to this record.
         drop(before);
         self.has_hold = true;
         true
@@ -372,7 +373,7 @@ impl Drop for BranchAcquire {
                 }
             }
         }
-        // In both cases the owner's other branches join the hold, or one of them asks the server.
+        // The owner's other branches now join this branch's hold, or one of them asks the server.
         self.local.owners.changed.notify_waiters();
     }
 }

@@ -1,5 +1,5 @@
-//! The return of permits of one name that several holders give back at the same time, in one
-//! request.
+//! The return of permits: if several holders give back permits of one name at the same time, one
+//! request returns all of them.
 //!
 //! A batch is open from its first return until its request is queued. The request is queued under
 //! the batch's lock: if another request does not find an open batch, all earlier returns are
@@ -58,8 +58,8 @@ impl Returns {
     /// Adds `permits` to the open batch. Opens a batch if there is none, and then returns its
     /// carrier too. Returns `None` if the batch is full and must be sent first.
     pub(crate) fn join(&self, permits: u32) -> Option<(BatchMember, Option<Carrier>)> {
-        // Join while the batch is locked, as for sending it, so that no return is added after its
-        // request.
+        // Join while the batch is locked. Sending takes the same lock, so no return is added to a
+        // batch that was sent.
         let mut batch = self.open.lock();
         if let Some(open) = &mut *batch {
             if open.members == MAX_RETURNS {
@@ -83,9 +83,9 @@ impl Returns {
 
     /// Sends the open batch. Returns `false` if there is none.
     pub(crate) fn send(&self, submit: impl FnOnce(i64) -> SentReturn) -> bool {
-        // Keep this locked while the request is submitted. Otherwise another request could find
-        // that no batch is open, and overtake this one. (If the runtime has ended, the request is
-        // dropped under the lock; its drop does not take the lock.)
+        // Keep the batch locked while its request is submitted. Otherwise another request could
+        // find that no batch is open, and overtake this request. (If the runtime has ended, the
+        // request is dropped under the lock; its drop does not take the lock.)
         let mut batch = self.open.lock();
         let Some(open) = batch.take() else {
             return false;

@@ -28,9 +28,9 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// Returns whether the outage continues: the last failure was noticed at most `gap` ago. If it
-    /// was earlier, no waiter has asked the server since then, because none was polled, or because
-    /// the machine slept.
+    /// Returns whether the outage continues: the last failure was noticed at most `gap` ago. If the
+    /// last failure was earlier, no waiter has asked the server since then, because none was
+    /// polled, or because the machine slept.
     fn continues(&self, now: Moment, gap: Duration) -> bool {
         self.failure.is_outage() && now.saturating_sub(self.seen) <= gap
     }
@@ -72,7 +72,7 @@ impl ServerView {
             return false;
         }
         // An earlier outage that does not continue is ignored: no waiter has asked the server since
-        // then, so it may have been up.
+        // then, so the server may have been up.
         let before = self.outage.take_if(|outage| outage.continues(now, gap));
         self.outage = Some(Outage {
             since: before.as_ref().map_or(sent, |outage| outage.since),

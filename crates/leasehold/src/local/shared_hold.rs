@@ -74,7 +74,7 @@ enum SharedAnswer {
     GivenUp,
 }
 
-/// A share in a hold, which ends when it is dropped.
+/// A share in a hold. Dropping this value ends the share.
 pub(crate) type Grace = Box<dyn Any + Send + Sync>;
 
 /// A hold that readers may enter.
@@ -105,8 +105,8 @@ pub(crate) enum Join<'a> {
 
 impl Record {
     /// Enters a hold that is open to readers, or returns the refusal of a request that another
-    /// reader sends from now on. Otherwise this reader must ask the server. If it has no time to
-    /// wait for another reader's request, it asks at once.
+    /// reader sends from now on. Otherwise this reader must ask the server. If this reader has no
+    /// time to wait for another reader's request, it asks at once.
     pub(crate) async fn join_shared_hold(
         &self,
         terms: Terms,
@@ -140,8 +140,8 @@ impl Record {
         skipped: Option<Skipped>,
         now: Moment,
     ) -> Result<Join<'_>, Follower> {
-        // Declare this before the lock guard, so that it is dropped after unlocking: it may be the
-        // last reference.
+        // Declare `_ended` before the lock guard, so that it is dropped after unlocking: it may be
+        // the last reference to a hold.
         let mut _ended = None;
         let mut state = self.shared_hold.0.lock();
         if let Some(open) = &state.open {
@@ -226,7 +226,7 @@ impl Follower {
     /// Returns the answer for a reader that has waited for it, or `None` if the reader must try
     /// again.
     fn take(&self, terms: Terms, now: Moment) -> Option<Join<'static>> {
-        // Declare this before the lock guard, as in `Record::try_join`.
+        // Declare `_ended` before the lock guard, as in `Record::try_join`.
         let _ended;
         let request_state = self.0.state.lock();
         match request_state.answer.as_ref()? {

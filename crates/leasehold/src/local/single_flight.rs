@@ -79,7 +79,7 @@ impl SingleFlight {
             if let Some(before) = before {
                 let _ = before.await;
             }
-            // Note this before the request is sent: a waiter that joined after the server had
+            // Set the flag before the request is sent: a waiter that joined after the server had
             // executed the request would get an answer that is older than its question.
             was_sent.store(true, Ordering::SeqCst);
             backend.submit(operation).await

@@ -23,7 +23,7 @@ const MAX_AWAY: Duration = Duration::from_millis(2);
 /// millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
 /// A longer time, for processes that are far away or slow. It is used every fourth time in a row
-/// that no other process has taken anything.
+/// that the process yields and no other process takes anything.
 const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
 /// The number of slices in a row without yielding while no other process listens. After the next
 /// slice the process yields anyway: a client that asks without listening, like Redisson's spin
@@ -40,8 +40,8 @@ pub(crate) struct Slice {
     /// The number of releases that other processes have published since our slice ended, as far as
     /// we know; `None` if we have not had a slice.
     releases_heard: Option<u32>,
-    /// The moment until which this process lets processes ask first that have not had a slice since
-    /// ours.
+    /// The moment until which this process lets other processes, which have not had a slice since
+    /// ours, ask the server first.
     yields_until: Option<Moment>,
     /// The number of slices that have ended since the process last yielded.
     slices_alone: u32,
@@ -88,9 +88,9 @@ impl Slice {
     }
 
     /// Notes that a waiter has heard of a release, which may have ended a slice of another process.
-    /// If there were fewer releases since our slice than other processes listen, this process lets
-    /// the others ask first. Otherwise the two processes nearest to the server would take all
-    /// slices, and a third process would not get any.
+    /// If fewer releases have followed our slice than there are other processes that listen, this
+    /// process lets the others ask first. Otherwise the two processes nearest to the server would
+    /// take all slices, and a third process would not get any.
     pub(crate) fn release_heard(&mut self, now: Moment) {
         if !matches!(self.phase, Phase::Idle) {
             return;
@@ -110,7 +110,7 @@ impl Slice {
         }
     }
 
-    /// Returns whether this state contains nothing that a new one would not contain.
+    /// Returns whether this state contains no more than a new one.
     pub(crate) fn remembers_nothing(&self) -> bool {
         matches!(self.phase, Phase::Idle) && !self.no_other_listener() && self.unused_slices == 0
     }
@@ -142,14 +142,15 @@ impl Slice {
         }
     }
 
-    /// Like [`ours_until`](Self::ours_until), for permits: some may be free until a request has
-    /// found none that are free.
+    /// Like [`ours_until`](Self::ours_until), for permits: until a request has found that none are
+    /// free, some may be free.
     pub(crate) fn all_ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
         let until = self.ours_until(now, length);
         until.filter(|_| self.all_taken)
     }
 
-    /// Returns how many permits were given back while the process yielded, if that time has passed.
+    /// Returns how many permits were given back while the process yielded, if the time for yielding
+    /// has passed.
     pub(crate) fn given_back(&self, now: Moment) -> Option<i64> {
         match self.phase {
             Phase::StandingDown { until, given_back } if now >= until => Some(given_back),
@@ -185,7 +186,7 @@ impl Slice {
                 self.phase = Phase::Idle;
             }
             // The request was sent while the process yielded, or during its slice. If its grant
-            // began a slice, one of our slices could directly follow another.
+            // began a slice, our next slice could directly follow the last one.
             (Phase::StandingDown { .. }, None) | (Phase::Ours { .. } | Phase::Away { .. }, _) => {
                 return;
             }
@@ -329,8 +330,8 @@ mod tests {
         assert!(slice.permits_stay_local(1, until));
     }
 
-    /// Returns the time until which the process yields after a slice that began at `since`, and for
-    /// how long.
+    /// Returns the time until which the process yields after a slice that began at `since`, and how
+    /// long it yields.
     fn stands_down(slice: &mut Slice, since: Moment) -> (Moment, Duration) {
         let over = since + SLICE + Duration::from_millis(1);
         assert!(!slice.permits_stay_local(1, over));
@@ -370,7 +371,7 @@ mod tests {
         let mut slice = begun();
         slice.published(Some(3));
         let (until, _) = stands_down(&mut slice, at_once());
-        // Another process has taken it.
+        // Another process has taken the permits.
         ask(&mut slice, until, 0);
         let at = |ms| until + Duration::from_millis(ms);
         for other in [10, 20] {

@@ -1,5 +1,5 @@
-//! A slot in which a waiter receives a gift, such as a hold. The slot is empty until it gets the
-//! gift, and is closed when the waiter does not want anything more.
+//! A slot in which a waiter is given what it waits for, such as a hold. The slot is empty until
+//! then, and is closed when the waiter does not want anything more.
 
 use crate::sync::Mutex;
 
@@ -25,7 +25,7 @@ impl<T> WaiterSlot<T> {
         matches!(*self.0.lock(), SlotState::Empty)
     }
 
-    /// Returns whether the slot contains a gift that was not claimed.
+    /// Returns whether the waiter was given something that it has not claimed yet.
     pub(crate) fn is_full(&self) -> bool {
         matches!(*self.0.lock(), SlotState::Full(_))
     }
@@ -35,8 +35,8 @@ impl<T> WaiterSlot<T> {
         matches!(*self.0.lock(), SlotState::Closed)
     }
 
-    /// Gives something to the waiter. Returns the gift if the waiter has left, or was given
-    /// something before.
+    /// Gives `gift` to the waiter. Returns `gift` if the waiter has left, or was given something
+    /// before.
     pub(crate) fn give(&self, gift: T) -> Result<(), T> {
         let mut state = self.0.lock();
         if !matches!(*state, SlotState::Empty) {
@@ -46,7 +46,7 @@ impl<T> WaiterSlot<T> {
         Ok(())
     }
 
-    /// Takes the gift. From then on nothing more is given to this waiter.
+    /// Takes what the waiter was given. From then on nothing more is given to this waiter.
     pub(crate) fn claim(&self) -> Option<T> {
         let mut state = self.0.lock();
         match std::mem::replace(&mut *state, SlotState::Closed) {
@@ -58,13 +58,14 @@ impl<T> WaiterSlot<T> {
         }
     }
 
-    /// Reopens the slot, because the claimed gift is of no use and the waiter continues to wait.
+    /// Reopens the slot, because what the waiter claimed is of no use, and the waiter continues to
+    /// wait.
     pub(crate) fn reopen(&self) {
         *self.0.lock() = SlotState::Empty;
     }
 
-    /// Takes back a gift that was not claimed. The waiter continues to wait for another gift,
-    /// unless this one `closes` the slot.
+    /// Takes back what the waiter was given and has not claimed. The waiter continues to wait,
+    /// unless `closes` returns `true` for what is taken back.
     pub(crate) fn take_back(&self, closes: impl FnOnce(&T) -> bool) -> Option<T> {
         let mut state = self.0.lock();
         match std::mem::take(&mut *state) {
@@ -92,11 +93,11 @@ impl<T> WaiterSlot<T> {
         is_empty
     }
 
-    /// Closes the slot, because the waiter does not want anything more. Returns a gift that was not
-    /// claimed.
+    /// Closes the slot, because the waiter does not want anything more. Returns what the waiter was
+    /// given and has not claimed.
     pub(crate) fn close(&self) -> Option<T> {
-        // The gift is taken and the slot is closed under one lock: a simultaneous gift is returned
-        // either here or to its giver, which then gives it back to the server.
+        // The slot is emptied and closed under one lock. So what another thread gives at the same
+        // time is returned either here or by `give`, whose caller then gives it back to the server.
         match std::mem::replace(&mut *self.0.lock(), SlotState::Closed) {
             SlotState::Full(gift) => Some(gift),
             SlotState::Empty | SlotState::Closed => None,

@@ -58,8 +58,8 @@ impl StallCheck {
         let mut lines = std::mem::take(&mut self.due.lock().lines);
         let now = self.clock.now();
         lines.retain(|line| line.check_stalls(now));
-        // Decide this under the lock: a thread that adds a line finds this task running, or starts
-        // one.
+        // Decide under the lock whether the task continues: a thread that adds a line finds this
+        // task running, or starts one.
         let mut due = self.due.lock();
         due.lines.append(&mut lines);
         due.running = !due.lines.is_empty();

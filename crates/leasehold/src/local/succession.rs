@@ -58,7 +58,7 @@ impl WaitLine {
         let (Some(waker), Some(hold_waiter)) = (waker, hold_waiter) else {
             return PlaceGrant::WaiterGone(hold);
         };
-        // The order is locked, so the waiter can't be passed over between this check and the gift.
+        // The order is locked, so the waiter can't be passed over between this check and `give`.
         if state.order.contains(first) && hold_waiter.terms == hold.hold().terms() {
             return match hold_waiter.slot.give(hold) {
                 Ok(()) => PlaceGrant::Given(Arc::clone(waker)),
@@ -130,8 +130,8 @@ impl Record {
 enum PlaceGrant {
     /// The waiter has the hold, and must be woken.
     Given(Arc<WaiterWaker>),
-    /// The waiter has left and its place with it, or the reply to its own request has given it the
-    /// hold.
+    /// The waiter has left, and its place was removed. Or the waiter already has the hold, from the
+    /// reply to its own request.
     WaiterGone(Undo),
     /// The waiter is not polled. Nothing more is given to it in this place.
     WaiterStalled(Undo),

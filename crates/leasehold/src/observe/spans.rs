@@ -279,8 +279,8 @@ impl MaybeSpan {
         self.record("result", label);
     }
 
-    /// Records the result of the release. `handed_over` says that the next waiter of the process
-    /// has the hold.
+    /// Records the result of the release. `handed_over` says whether the next waiter of the process
+    /// now has the hold.
     pub(crate) fn released(&self, result: &Result<()>, handed_over: bool) {
         let label = match result.as_ref().map_err(Error::kind) {
             Ok(()) if handed_over => "handed_over",

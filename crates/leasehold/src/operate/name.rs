@@ -111,10 +111,12 @@ pub enum Found {
         permits: Vec<PermitInfo>,
     },
     /// A number: either the free permits of a semaphore, or the remaining count of a latch that
-    /// Redisson has set. The keys of the two look the same. A semaphore whose permits have leases
-    /// is also shown as a number if none of its permits is in use.
+    /// Leasehold has not set, opened or deleted within the last hour. The keys of the two look the
+    /// same. A semaphore whose permits have leases is also shown as a number if none of its permits
+    /// is in use.
     Count(i64),
-    /// A latch. If `left` is zero, the latch is open, and was set or opened within the last hour.
+    /// A latch that Leasehold set, opened or deleted within the last hour. If `left` is zero, the
+    /// latch is open.
     Latch {
         /// The remaining count.
         left: u64,

@@ -133,8 +133,8 @@ impl Presence {
         }
     }
 
-    /// Waits until it is time for the next announcement. If an announced wait has ended, that is
-    /// soon, so that operators do not see this wait for much longer.
+    /// Waits until it is time for the next announcement. If an announced wait has ended, the next
+    /// announcement is due soon, so that operators do not see this wait for much longer.
     async fn until_next(&self) {
         let (now, usual) = (self.timers.now(), self.begun + FIRST_ANNOUNCEMENT_AFTER);
         if now < usual {
@@ -223,7 +223,7 @@ fn host() -> String {
         .nodename()
         .to_string_lossy()
         .into_owned();
-    // Windows sets it for each process, in capitals.
+    // Windows sets this variable for each process, to the machine's name in capitals.
     #[cfg(not(unix))]
     let name = std::env::var("COMPUTERNAME").unwrap_or_default();
     Shown(&name).to_string()
@@ -288,7 +288,7 @@ mod tests {
                 panic!("{waiting:?}");
             };
             assert_eq!(id, waiter.id());
-            // The half second of the announcement is rounded away.
+            // Fractions of a second are cut off.
             assert_eq!(*waited, 25 + 60 * minutes);
             assert_eq!(held_for(&operator, "x").await, Some(125 + 60 * minutes));
             after(60).await;
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(waiting(&operator, "x").await.len(), 1);
         guard.release().await.expect("it is held");
         let next = next.await.expect("it goes on");
-        // Check at once, while its announcement still says that it waits.
+        // Check at once, while the client's announcement still says that it waits.
         assert_eq!(waiting(&operator, "x").await, []);
         // Another task of the client may still wait.
         let other = waits(&client.lock("x"));

@@ -22,7 +22,8 @@ impl Absence {
     pub(super) fn new(must_exist: bool, deadline: Deadline) -> Self {
         Self {
             must_exist,
-            // This answer ends a try. Only a wait needs the warning, because a wait may never end.
+            // A try ends when the server finds no semaphore. Only a wait needs the warning, because
+            // a wait may never end.
             waits: !matches!(deadline, Deadline::Now),
             warned: AtomicBool::new(false),
         }
@@ -47,9 +48,9 @@ impl Absence {
     }
 }
 
-/// Asks the server whether the semaphore exists, until `deadline`. An acquire that would queue
-/// behind other waiters of this process needs this check, because those waiters may wait for a
-/// semaphore that does not exist.
+/// Asks the server whether the semaphore exists, at most until `deadline`. An acquire that would
+/// queue behind other waiters of this process needs this check, because those waiters may wait for
+/// a semaphore that does not exist.
 pub(super) async fn check_while_others_wait(
     context: &Context,
     key: &Key,
@@ -75,7 +76,8 @@ pub(super) async fn check_while_others_wait(
             Ok(true) => Ok(()),
             Ok(false) => Err(missing(context).into_error(key)),
             Err(error) if asks_once => Err(error),
-            // The wait continues while no server answers, and reports the reason itself.
+            // The wait that follows continues while no server answers, and reports the error
+            // itself.
             Err(_) => Ok(()),
         },
         // The wait that follows has the same deadline, and reports how it ended.

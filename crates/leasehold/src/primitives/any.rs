@@ -167,8 +167,8 @@ impl AnyLock {
     }
 
     /// Returns whether `owner` holds the lock, as far as this process knows. For a
-    /// [`MultiLock`](crate::MultiLock) it must hold all members, for a [`RedLock`](crate::RedLock)
-    /// a majority. Sends no request.
+    /// [`MultiLock`](crate::MultiLock), the owner must hold all members, for a
+    /// [`RedLock`](crate::RedLock) a majority. Sends no request.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]
@@ -213,7 +213,8 @@ impl AnyLock {
     /// # Errors
     ///
     /// Same as [`Lock::inspect`]. For a [`MultiLock`](crate::MultiLock) or a
-    /// [`RedLock`](crate::RedLock), the call fails only if too few members answered to decide.
+    /// [`RedLock`](crate::RedLock), the call fails only if the members that answered are too few to
+    /// decide.
     ///
     /// # Cancel safety
     ///

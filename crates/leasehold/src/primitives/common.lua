@@ -71,8 +71,8 @@ local function kind_of_hash(name, fields, mode)
     local field, value = all[n], all[n + 1]
     local id, number = field, '^%d+$'
     if kind == 'a group lock' then
-      -- In a group, the field of a value contains its holder. The end and the count of the hold are
-      -- in separate fields.
+      -- A group lock has three fields for each value. The value's own field contains the id of its
+      -- holder. The other two fields have that id in their names, and contain numbers.
       id, number = string.match(field, '^[^:]+:(.+):expire_time$'), '^%-?%d+$'
       id = id or string.match(field, '^[^:]+:(.+):lock_count$')
       if not id then id, number = value, '' end
@@ -135,7 +135,7 @@ local function notify_waiting(asking, channel, free, most)
         at = at - (type(removed) == 'number' and removed or 0)
         local receivers = redis.pcall('PUBLISH', channel .. ':' .. number, number)
         denied = denied or type(receivers) ~= 'number'
-        -- A client that has disconnected does not get the message. In that case the next one is
+        -- A client that has disconnected does not get the message. In that case the next client is
         -- notified.
         if not denied and receivers > 0 then notified, free = notified + 1, free - wants end
       end
@@ -146,13 +146,13 @@ local function notify_waiting(asking, channel, free, most)
   if denied then
     return 0
   end
-  -- If every client in the list wants more permits than are free, one counts as notified, so that
-  -- not all of them send a request.
+  -- If every client in the list wants more permits than are free, one client counts as notified, so
+  -- that not all of them send a request.
   return notified == 0 and some and 1 or notified
 end
 
--- Publishes how many permits are free, after `more` have become free. Returns how many connections
--- got the message; -1 if that can't be known.
+-- Publishes how many permits are free, after `more` permits have become free. Returns how many
+-- connections got the message; -1 if that can't be known.
 --
 -- In the first message, the number has one leading zero for each client of this library that was
 -- notified. Redisson reads the same number. A client of this library that sees zeros sends a
@@ -178,8 +178,8 @@ end
 -- The list of clients that wait for a lock, in order of arrival. An item is the client's number,
 -- which a release publishes to notify the client. `:1` follows if the client also subscribes to its
 -- own channel. Every command on the list may fail: an ACL may deny it, the key may belong to
--- another program, or there may be no memory for it. If one fails, no client is notified by its
--- number, and each client sends a request at each message.
+-- another program, or there may be no memory for it. If such a command fails, no client is notified
+-- by its number, and each client sends a request at each message.
 
 -- Returns the number of a client and the rest of its item; nil if the item is not one of ours.
 local function client_of(item)
@@ -249,12 +249,12 @@ end
 -- [wake_all] --------------------------------------------------------------------------------------
 
 -- Wakes all waiters, no matter what they wait for. Redisson's threads learn of a release only from
--- messages, so a step that may let in several waiters sends three. `1` wakes each sleeping thread.
--- A thread that has just been refused and does not sleep yet would miss it, and sleep for the rest
--- of a lease. `0` wakes one thread of each process; if none sleeps, Redisson saves the `0` for the
--- next thread that is about to sleep. Redisson 3.16.8 may handle a `0` before the `1`. In that case
--- a sleeping thread consumes the first `0`, and the second is saved. An ACL may deny the channel.
--- Returns how many connections got the message.
+-- messages, so a step that may let in several waiters sends three messages. `1` wakes each sleeping
+-- thread. A thread that has just been refused and does not sleep yet would miss the `1`, and sleep
+-- for the rest of a lease. `0` wakes one thread of each process; if none sleeps, Redisson saves the
+-- `0` for the next thread that is about to sleep. Redisson 3.16.8 may handle a `0` before the `1`.
+-- In that case a sleeping thread consumes the first `0`, and the second is saved. An ACL may deny
+-- the channel. Returns how many connections got the message.
 local function wake_all(channel)
   local receivers = redis.pcall('PUBLISH', channel, '1')
   redis.pcall('PUBLISH', channel, '0')

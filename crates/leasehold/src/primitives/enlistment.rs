@@ -63,13 +63,13 @@ impl Drop for Enlistment<'_> {
 pub(super) struct EnlistmentState {
     /// Whether the waiter is or was subscribed, so that its client may be in the list.
     listens: AtomicBool,
-    /// Number of notifications that this client had received at the waiter's last request;
+    /// The number of notifications that this client had received at the waiter's last request;
     /// [`NEVER`] before the first request.
     notified: AtomicU64,
     /// Whether the waiter sends a request because its client was notified.
     was_notified: AtomicBool,
-    /// Number of clients that are notified before this one; [`NOT_ENLISTED`] if this one is not in
-    /// the list.
+    /// The number of clients that are notified before this one; [`NOT_ENLISTED`] if this one is not
+    /// in the list.
     before: AtomicU32,
     /// The request that removes this client from the list, while the client may be in the list.
     delist: Mutex<Option<Operation>>,

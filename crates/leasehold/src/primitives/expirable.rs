@@ -43,8 +43,8 @@ const MOST_AT_ONCE: u64 = 1000;
 /// [`try_set_permits`](Self::try_set_permits) creates it. An acquire waits until then, unless its
 /// handle says that the semaphore [must exist](Self::must_exist).
 ///
-/// For up to 10 ms after a grant, a release passes the permits to the next waiter of the same
-/// client in the same request, if that waiter wants the same number. The permits get new ids. After
+/// For up to 10 ms after a grant, the request that releases permits also passes them to the next
+/// waiter of the same client, if that waiter wants the same number. The permits get new ids. After
 /// that, other processes can acquire them ([`local_hand_over`](Self::local_hand_over)).
 ///
 /// **The promise.** For one name, the number of permits in use never exceeds the number that was
@@ -90,55 +90,18 @@ const MOST_AT_ONCE: u64 = 1000;
 #[derive(Clone)]
 pub struct ExpirableSemaphore {
     context: Arc<Context>,
-    /// The name is checked when it is used, so that making a handle can't fail.
+    /// The key and channels of the semaphore's name. An invalid name is reported when the handle is
+    /// used, so that making a handle can't fail.
     names: Result<ExpirableNames>,
     settings: Settings,
     must_exist: bool,
 }
 
-/// Settings. Each setter changes only this handle. Permits that are already held keep their
-/// settings.
-impl ExpirableSemaphore {
-    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let names = context.key(name, NameKind::Other).map(|key| {
-            let channel = key.semaphore_channel();
-            ExpirableNames {
-                own_channel: own_channel(&context, &channel),
-                channel: channel.into(),
-                key,
-            }
-        });
-        Self {
-            settings: context.settings(),
-            context,
-            names,
-            must_exist: false,
-        }
-    }
-
-    lease_setters! {}
-    must_exist_setter! {}
-    wait_setters! {
-        /// A waiter also sends a request when the next lease of a permit ends.
-    }
-
-    /// Sets how long the waiters of one client may hand permits over to each other, counted from
-    /// the server's grant. During this time, a release passes its permits to the next waiter of the
-    /// same client in the same request, if that waiter wants the same number with the same
-    /// settings. After this time, waiters of other processes can acquire the permits. 10 ms by
-    /// default. Zero turns hand-over off. Any duration is allowed.
-    #[must_use]
-    pub fn local_hand_over(mut self, slice: Duration) -> Self {
-        self.settings.local_hand_over = slice;
-        self
-    }
-}
-
 /// Acquiring.
 impl ExpirableSemaphore {
     /// Waits until a permit is free, without a time limit, and acquires it. The returned guard
-    /// holds the permit until it is released or dropped. Meanwhile the client renews its lease,
-    /// unless the handle has a [`fixed_lease`](Self::fixed_lease).
+    /// holds the permit until it is released or dropped. Meanwhile, the client renews the permit's
+    /// lease, unless the handle has a [`fixed_lease`](Self::fixed_lease).
     ///
     /// # Errors
     ///
@@ -155,7 +118,7 @@ impl ExpirableSemaphore {
     ///
     /// Dropping the future ends the wait and gives up the place among the waiters of this process.
     /// If the server has granted permits, or still grants them, the client gives them back in the
-    /// background. They are free at most one lease after that grant.
+    /// background. They are free no later than one lease after that grant.
     #[doc(alias = "acquireAsync")]
     pub async fn acquire(&self) -> Result<ExpirablePermit> {
         self.acquire_many(1).await
@@ -300,12 +263,50 @@ impl ExpirableSemaphore {
         shared_keys::check(&self.context, &names.key);
         if self.must_exist {
             // This does not send the request yet. The check polls the future only if other waiters
-            // are first: an acquire that asks the server itself learns from its own request that
-            // the semaphore does not exist.
+            // of this process wait already: an acquire that sends its own request at once learns
+            // from the reply that the semaphore does not exist.
             let exists = async { Ok(self.counts().await?.exists) };
             absence::check_while_others_wait(&self.context, &names.key, deadline, exists).await?;
         }
         acquire::acquire(self, names, terms, permits, deadline).await
+    }
+}
+
+/// Settings. Each setter changes only this handle. Permits that are already held keep their
+/// settings.
+impl ExpirableSemaphore {
+    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
+        let names = context.key(name, NameKind::Other).map(|key| {
+            let channel = key.semaphore_channel();
+            ExpirableNames {
+                own_channel: own_channel(&context, &channel),
+                channel: channel.into(),
+                key,
+            }
+        });
+        Self {
+            settings: context.settings(),
+            context,
+            names,
+            must_exist: false,
+        }
+    }
+
+    lease_setters! {}
+    must_exist_setter! {}
+    wait_setters! {
+        /// A waiter also sends a request when the next lease of a permit ends.
+    }
+
+    /// Sets how long the waiters of one client may hand permits over to each other, counted from
+    /// the server's grant. During this time, the request that releases permits also passes them to
+    /// the next waiter of the same client, if that waiter wants the same number with the same
+    /// settings. After this time, waiters of other processes can acquire the permits. 10 ms by
+    /// default. Zero turns hand-over off. Any duration is allowed.
+    #[must_use = "the setting is only in the returned value"]
+    pub fn local_hand_over(mut self, slice: Duration) -> Self {
+        self.settings.local_hand_over = slice;
+        self
     }
 }
 
@@ -594,7 +595,7 @@ impl ExpirableSemaphore {
         self.settings.terms(key)
     }
 
-    /// Returns the name that was given. Empty if that name is not valid.
+    /// Returns the name that this handle was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.names.as_ref().map_or("", |names| names.key.given())
@@ -612,7 +613,8 @@ impl fmt::Debug for ExpirableSemaphore {
 
 /// A semaphore's counts, as the server reports them.
 struct Counts {
-    /// Negative if the total was reduced below the number of permits in use.
+    /// The number of free permits. Negative if the total was reduced below the number of permits in
+    /// use.
     free: i64,
     held: u64,
     /// Whether the semaphore exists.

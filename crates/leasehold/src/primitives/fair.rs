@@ -37,13 +37,12 @@ use steps::{FairHold, WaiterSettings};
 /// server before it sleeps, and when the lock passes to another client, the next waiter needs a
 /// round trip. If the next waiter belongs to the same client, no round trip is needed
 /// ([`local_hand_over`](Self::local_hand_over)). While Redisson's waiters are in the queue, each
-/// grant costs the server work for every waiter in it, as with Redisson alone. All users of a name
-/// must use the fair lock: a plain [`Lock`] of the same name and the fair lock exclude each other,
-/// but the waiters of the plain lock do not join the queue.
+/// grant costs the server work for every waiter in the queue, as with Redisson alone. All users of
+/// a name must use the fair lock: a plain [`Lock`] of the same name and the fair lock exclude each
+/// other, but the waiters of the plain lock do not join the queue.
 ///
 /// The order is lost if the server loses data, or if its clock jumps forward by more than the
-/// waiter timeout. The waiters then join the queue again in any order, and none of their waits
-/// ends.
+/// waiter timeout. The waiters then join the queue again in any order, and continue to wait.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -77,7 +76,7 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// Number of requests that a waiter sends within its timeout. The waiter loses its place if
+    /// The number of requests that a waiter sends within its timeout. The waiter loses its place if
     /// none of them arrives in time.
     const ASKS_PER_TIMEOUT: u32 = 3;
 
@@ -110,7 +109,7 @@ impl Named for Fair {
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
         // This hold takes no place on the server: only a try uses a new hold for each request, and
-        // it must not leave a place that no waiter keeps.
+        // a try must not leave a place that no waiter keeps.
         Box::new(FairHold::new(
             key,
             lock.channel(),
@@ -150,7 +149,7 @@ impl FairLock {
     /// three requests within this time, whatever its [`poll_interval`](Self::poll_interval). Each
     /// waiter uses the timeout of its own handle.
     #[doc(alias = "fairLockWaitTimeout")]
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn waiter_timeout(mut self, timeout: Duration) -> Self {
         self.kind_mut().waiter_timeout = timeout;
         self

@@ -84,7 +84,7 @@ pub(crate) fn is_id(text: &[u8]) -> bool {
             })
 }
 
-/// Length of a UUID and the colon after it.
+/// The length of a UUID and the colon after it.
 const CLIENT: usize = 37;
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
             (&[("mode", "write"), (written_inside, "1")], READ_WRITE),
             (&[("f", ID), (end, "1700000000000"), (count, "1")], GROUP),
             // Redisson does not remove these two fields of a dead holder when it grants the value
-            // to another one.
+            // to another holder.
             (&[(end, "1700000000000"), (count, "0")], GROUP),
         ] {
             assert_eq!(form(fields), Some(kind), "{fields:?}");

@@ -22,7 +22,8 @@ use crate::primitives::{request, shared_keys};
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
-/// Redisson counts with 63 bits; scripts are exact up to this number.
+/// The largest count. Redisson counts with 63 bits, but a script is exact only for numbers of up to
+/// 14 digits.
 const MOST: u64 = 10_000_000_000_000;
 
 /// A latch with a name. It is set to a count, tasks in any process count it down, and when the
@@ -44,7 +45,7 @@ const MOST: u64 = 10_000_000_000_000;
 ///
 /// A count-down counts once, even if the network delivers it several times. A latch has no owner
 /// and no lease. If a process is killed before it counts down, the waiters wait until the latch is
-/// [deleted](Self::delete). So wait with a limit, with [`wait_for`](Self::wait_for).
+/// [deleted](Self::delete). So wait with a time limit: see [`wait_for`](Self::wait_for).
 ///
 /// Leasehold has no condition variable. Most uses of a condition variable are covered by a latch,
 /// or by reading the data under the lock.
@@ -79,31 +80,11 @@ const MOST: u64 = 10_000_000_000_000;
 #[derive(Clone)]
 pub struct CountDownLatch {
     context: Arc<Context>,
-    /// The name is checked when it is used, so that making a handle can't fail.
+    /// The key of the latch's name. An invalid name is reported when the handle is used, so that
+    /// making a handle can't fail.
     key: Result<Key>,
     channel: Arc<str>,
     settings: Settings,
-}
-
-/// Settings. Each setter changes only this handle.
-impl CountDownLatch {
-    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let key = context.key(name, NameKind::Latch);
-        let channel = key
-            .as_ref()
-            .map_or_else(|_| String::new(), Key::latch_channel);
-        Self {
-            settings: context.settings(),
-            context,
-            key,
-            channel: channel.into(),
-        }
-    }
-
-    wait_setters! {
-        /// With an interval of more than an hour, a waiter that did not receive the message might
-        /// not notice that the latch opened, if the latch was set again at once.
-    }
 }
 
 /// Waiting.
@@ -153,8 +134,8 @@ impl CountDownLatch {
     }
 
     /// Waits until the latch is open, but at most until `deadline`. Returns `false` if the latch
-    /// did not open by then. If the deadline has already passed, the call asks the server once.
-    /// `deadline` is an `Instant` of tokio or of the standard library.
+    /// did not open before `deadline`. If the deadline has already passed, the call asks the server
+    /// once. `deadline` is an `Instant` of tokio or of the standard library.
     ///
     /// # Errors
     ///
@@ -306,10 +287,31 @@ impl CountDownLatch {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the name that was given. Empty if that name is not valid.
+    /// Returns the name that this handle was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)
+    }
+}
+
+/// Settings. Each setter changes only this handle.
+impl CountDownLatch {
+    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
+        let key = context.key(name, NameKind::Latch);
+        let channel = key
+            .as_ref()
+            .map_or_else(|_| String::new(), Key::latch_channel);
+        Self {
+            settings: context.settings(),
+            context,
+            key,
+            channel: channel.into(),
+        }
+    }
+
+    wait_setters! {
+        /// With an interval of more than an hour, a waiter that did not receive the message might
+        /// not notice that the latch opened, if the latch was set again at once.
     }
 }
 
@@ -334,11 +336,11 @@ struct SeenOpenings {
     /// The time at which the latch was last open, according to the first answer that reported it as
     /// closed. Any later opening is one that this waiter waited for.
     since: Option<i64>,
-    /// Number of signals that the channel had delivered before the last request.
+    /// The number of signals that the channel had delivered before the last request.
     signals: Option<u64>,
     /// Whether a message has reported that the latch opened, since this waiter subscribed.
     opened: bool,
-    /// The position from which the waiter counts those messages.
+    /// The position from which the waiter counts the messages that report an opening.
     start: Option<ZeroBaseline>,
 }
 
@@ -363,8 +365,8 @@ impl Ask for LatchWait<'_> {
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
             return Ok(Answer::Granted(()));
         }
-        // This compares two openings and never two clocks: the clock of the next server may be
-        // slow.
+        // The comparison above is between the times of two openings, never between two clocks: the
+        // clock of the next server may be slow.
         self.seen.lock().since.get_or_insert(now.opened_at);
         Ok(Answer::Later {
             // A latch has no lease whose end could be waited for.
@@ -383,10 +385,11 @@ impl Ask for LatchWait<'_> {
 }
 
 impl LatchWait<'_> {
-    /// Publishes the opening once more, for waiters that did not receive it. In a cluster, versions
-    /// of Redisson publish by different transports, and none receives the opening of a latch that
-    /// another version has counted to zero. The answer is not awaited: this waiter may already
-    /// continue, and without the message the others are not worse off than before.
+    /// Publishes the opening once more, for waiters that did not receive it. In a cluster,
+    /// Redisson's versions publish by different transports, so the waiters of one version miss the
+    /// opening of a latch that another version has counted to zero. The answer is not awaited: this
+    /// waiter may already continue, and without the message the others are not worse off than
+    /// before.
     fn republish(&self) {
         let context = &self.latch.context;
         let start = self.seen.lock().start.take();

@@ -2,7 +2,6 @@
 //! lock; `kind.rs` defines the differences between the kinds.
 
 pub(crate) mod acquire;
-pub(crate) mod group;
 mod guard;
 mod info;
 pub(crate) mod kind;
@@ -20,13 +19,12 @@ use crate::backend::channels::Channels;
 use crate::backend::step::{Operation, Value};
 use crate::config::{Settings, Terms, WaitStrategy, check_wait};
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::primitives::request;
 use crate::primitives::setters::{lease_setters, wait_setters};
 use crate::wait::Deadline;
-pub use group::{FieldNames, Group, GroupLock};
 pub use guard::LockGuard;
 pub use info::{Holder, LockInfo, Ttl};
 pub use kind::{Kind, OneKey, Plain};
@@ -83,6 +81,7 @@ pub use kind::{Kind, OneKey, Plain};
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "Mutex")]
 #[doc(alias = "RLock")]
 #[doc(alias = "getLock")]
 #[doc(alias = "getSpinLock")]
@@ -109,7 +108,7 @@ pub(super) struct MemberState {
     /// Receives the remaining time of the current holder's lease, if a server reports that the lock
     /// is held.
     pub(super) held_for: Arc<OnceLock<Duration>>,
-    /// Whether a server has already replied to the same acquire that the lock is held.
+    /// Whether a server has already reported, in reply to the same acquire, that the lock is held.
     pub(super) was_held: bool,
 }
 
@@ -188,7 +187,7 @@ impl<K> Lock<K> {
             settings: self.settings,
             // An owner that was given to an `AnyLock` has the role of that type. The kind inside
             // the `AnyLock` may hold the name as a reader or as a writer, and finds its holds only
-            // in that role.
+            // in the role `J::ROLE`.
             owner: self.owner.map(|owner| owner.in_role(J::ROLE)),
             member: self.member,
             kind,
@@ -197,8 +196,8 @@ impl<K> Lock<K> {
 }
 
 impl<K: Clone> Lock<K> {
-    /// Returns the same lock with its owner's identity for a single acquire. `None` if the owner
-    /// re-enters, or already has such an identity.
+    /// Returns the same lock with a new identity of its owner, which is used for a single acquire.
+    /// `None` if the owner re-enters, or already has such an identity.
     fn for_one_acquire(&self) -> Option<Self> {
         let owner = self.owner().filter(|_| self.settings.non_reentrant)?;
         Some(Self {
@@ -207,7 +206,8 @@ impl<K: Clone> Lock<K> {
         })
     }
 
-    /// Returns the same lock as a member of a composite lock with these settings and this owner.
+    /// Returns the same lock as a member of a composite lock that has these `settings` and this
+    /// `owner`.
     pub(super) fn as_member(
         &self,
         settings: &Settings,
@@ -238,8 +238,9 @@ impl<K: Kind> Lock<K> {
     /// Await the future or spawn it: for each name, only the first waiter of this process sends
     /// requests to the server, so a waiter that is not polled delays all later waiters. If a waiter
     /// is woken but not polled within a tenth of a second, the waiters behind it are served first.
-    /// It keeps its place and continues when it is polled again. If the server has granted the lock
-    /// to that waiter in the meantime, the waiter holds the lock although it is not polled.
+    /// The waiter keeps its place and continues when it is polled again. If the server has granted
+    /// the lock to that waiter in the meantime, the waiter holds the lock although it is not
+    /// polled.
     ///
     /// # Errors
     ///
@@ -258,7 +259,7 @@ impl<K: Kind> Lock<K> {
     ///
     /// Dropping the future ends the wait and gives up the place among the waiters of this process.
     /// If the server has granted the lock and its answer has not arrived yet, the client releases
-    /// the lock in the background. The lock is free at most one lease after that grant.
+    /// the lock in the background. The lock is free no later than one lease after that grant.
     #[doc(alias = "lock")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn acquire(&self) -> Result<K::Guard> {
@@ -270,9 +271,9 @@ impl<K: Kind> Lock<K> {
         }
     }
 
-    /// Acquires the lock if it is free now. It sends one request, and does not wait for a holder.
-    /// `Ok(None)` means that the lock is held, or that other tasks of this process already wait for
-    /// it and the server answers their requests.
+    /// Acquires the lock if it is free now. The call sends one request, and does not wait for a
+    /// holder to release the lock. `Ok(None)` means that the lock is held, or that other tasks of
+    /// this process already wait for it and the server answers their requests.
     ///
     /// # Errors
     ///
@@ -374,7 +375,7 @@ impl<K: Kind> Lock<K> {
 
     /// Sets the owner of the holds that this handle acquires. An owner that already holds the lock
     /// can acquire it again at once: see [`Owner`].
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.in_role(K::ROLE));
         self
@@ -406,7 +407,7 @@ impl<K: Kind> Lock<K> {
     /// ```
     #[doc(alias = "getNonReentrantLock")]
     #[doc(alias = "getNonReentrantFairLock")]
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn non_reentrant(mut self) -> Self {
         self.settings.non_reentrant = true;
         self
@@ -415,7 +416,7 @@ impl<K: Kind> Lock<K> {
 
 #[allow(private_bounds, reason = "nothing here is public")]
 impl<K: kind::Named> Lock<K> {
-    /// Sets which servers must confirm a grant, and each renewal, before it counts: the master
+    /// Sets which servers must confirm each grant and each renewal before it counts: the master
     /// alone, or also replicas. The default is [`Acknowledgement::master`], unless the client has
     /// another [default](crate::ClientBuilder::acknowledged_by).
     ///
@@ -429,10 +430,10 @@ impl<K: kind::Named> Lock<K> {
     ///
     /// Requests that replicas must confirm use a separate connection. On that connection, the
     /// server waits for the confirmation of one request before it runs the next. So requests that
-    /// have to wait are sent in one batch, and confirmed at once. All clients of a name should use
-    /// the same setting: a client that does not wait for replicas may lose its own holds. Within
-    /// one process, requests for one name keep their order only if all of them have the same
-    /// setting.
+    /// arrive in the meantime are sent in one batch afterwards, and one wait confirms all of them.
+    /// All clients of a name should use the same setting: a client that does not wait for replicas
+    /// may lose its own holds. Within one process, requests for one name keep their order only if
+    /// all of them have the same setting.
     ///
     /// The members of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) keep their
     /// own setting. A `RedLock` waits for each member for at most its
@@ -440,7 +441,7 @@ impl<K: kind::Named> Lock<K> {
     ///
     /// Semaphores and latches have no such setting. After a failover, a permit without a lease can
     /// be granted a second time if the promoted replica had not received its grant. If the replica
-    /// had received the grant but not the return, the permit is missing. An embedded keyspace has
+    /// had received the grant but not the release, the permit is missing. An embedded keyspace has
     /// no replicas and confirms everything, unless a test sets the number of replicas with
     /// `testing::Network::confirm_by`.
     ///
@@ -450,7 +451,7 @@ impl<K: kind::Named> Lock<K> {
     /// if the time limit is out of its range. It fails with
     /// [`Unsupported`](crate::ErrorKind::Unsupported) if the server lacks the command (`WAITAOF`
     /// needs Redis 7.2) or the append-only file that the setting needs.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
         self.settings.acknowledged = acknowledgement;
         self
@@ -468,8 +469,8 @@ impl<K: kind::Named> Lock<K> {
     /// cancels it.
     ///
     /// If an [`Owner`] has several guards, the time counts from the acquire of each guard that has
-    /// this setting, and the latest end applies. A re-entry that fails has no minimum. The time ends
-    /// when the hold becomes a [ticket](crate::ticket) that was resumed, or a read hold
+    /// this setting, and the latest end applies. A re-entry that fails has no minimum. The minimum
+    /// ends when the hold is resumed from a [ticket](crate::ticket), or becomes a read hold
     /// ([`downgrade`](crate::WriteGuard::downgrade)). A hold with a minimum time is not [handed
     /// over](Self::local_hand_over).
     ///
@@ -496,7 +497,7 @@ impl<K: kind::Named> Lock<K> {
     /// [`max_hold`](Self::max_hold) or the client's [failover
     /// guard](crate::ClientBuilder::failover_guard), or if several clients can hold a lock of this
     /// kind. [Turns](Self::once_per) can't have it, because a slot already keeps others away.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn min_hold(mut self, least: Duration) -> Self {
         self.settings.min_hold = Some(least);
         self
@@ -534,7 +535,7 @@ impl<K: kind::Named> Lock<K> {
     ///
     /// A hand-over does not make [`release`](LockGuard::release) return earlier: the call always
     /// waits for the server's answer to a request that was sent after the call.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn local_hand_over(mut self, slice: Duration) -> Self {
         self.settings.local_hand_over = slice;
         self
@@ -618,10 +619,10 @@ impl<K: OneKey> Lock<K> {
     /// Ends all holds of this lock, no matter which clients have them. Returns `true` if there were
     /// any.
     ///
-    /// This is for operators. The holder learns of the loss
-    /// ([`LossReason::Forced`](crate::LossReason::Forced)), and the label of this client, at its
-    /// next renewal, up to a third of its lease later. **Until then, it and the next holder work at the same time.** Holders that
-    /// use Redisson are not notified at all.
+    /// This is for operators. A holder learns of the loss and of this client's label
+    /// ([`LossReason::Forced`](crate::LossReason::Forced)) at its next renewal, up to a third of
+    /// its lease later. **Until then, that holder and the next one work at the same time.** Holders
+    /// that use Redisson are not notified at all.
     ///
     /// # Errors
     ///
@@ -652,6 +653,14 @@ impl<K> Lock<K> {
 
     pub(crate) fn kind_mut(&mut self) -> &mut K {
         &mut self.kind
+    }
+
+    /// Makes each use of the handle fail with `error`. If the name is not valid, the handle keeps
+    /// the error about the name.
+    pub(super) fn refuse(&mut self, error: Error) {
+        if self.key.is_ok() {
+            self.key = Err(error);
+        }
     }
 
     pub(crate) fn owner(&self) -> Option<&Owner> {
@@ -691,7 +700,7 @@ impl<K> Lock<K> {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the name that was given. Empty if that name is not valid.
+    /// Returns the name that this handle was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)

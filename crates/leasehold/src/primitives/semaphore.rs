@@ -51,13 +51,13 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 ///
 /// **Between processes** there is no order, but a busy process regularly lets other processes
 /// acquire permits. A grant from the server starts a time slice of 10 ms. During its slice, a
-/// process passes the permits that it gives back to its own waiters, without a request. The first
+/// process passes released permits directly to its own waiters, without a request. The first
 /// release after the slice is sent to the server. If another client waits, the process then
 /// requests no permits for 2 ms, or occasionally for 16 ms if no other client takes them. If
-/// several processes are busy, a process lets every process go first that has not had a slice since
-/// its own, and waits 2 ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a
-/// negative [`add_permits`](Self::add_permits) takes effect for the waiters of another client when
-/// that client's slice ends.
+/// several processes are busy, a process that has had its slice lets each of the others have one
+/// before its own next slice, and waits 2 ms each time. A [`drain`](Self::drain), a
+/// [`delete`](Self::delete) or a negative [`add_permits`](Self::add_permits) takes effect for the
+/// waiters of another client when that client's slice ends.
 ///
 /// # Examples
 ///
@@ -79,36 +79,14 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 #[derive(Clone)]
 pub struct Semaphore {
     context: Arc<Context>,
-    /// The name is checked when it is used, so that making a handle can't fail.
+    /// The key of the semaphore's name. An invalid name is reported when the handle is used, so
+    /// that making a handle can't fail.
     key: Result<Key>,
     channel: Arc<str>,
     /// The channel on which a release notifies this client; `None` if no release does.
     own_channel: Option<Arc<str>>,
     settings: Settings,
     must_exist: bool,
-}
-
-/// Settings. Each setter changes only this handle.
-impl Semaphore {
-    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let key = context.key(name, NameKind::Other);
-        // A bad name has no channel and does not need one: every call checks `key` first, and
-        // fails.
-        let channel = key
-            .as_ref()
-            .map_or_else(|_| String::new(), Key::semaphore_channel);
-        Self {
-            settings: context.settings(),
-            own_channel: own_channel(&context, &channel),
-            context,
-            key,
-            channel: channel.into(),
-            must_exist: false,
-        }
-    }
-
-    wait_setters! {}
-    must_exist_setter! {}
 }
 
 /// Acquiring.
@@ -283,13 +261,36 @@ impl Semaphore {
         }
         if self.must_exist {
             // This does not send the request yet. The check polls the future only if other waiters
-            // are first: an acquire that asks the server itself learns from its own request that
-            // the semaphore does not exist.
+            // of this process wait already: an acquire that sends its own request at once learns
+            // from the reply that the semaphore does not exist.
             let exists = async { Ok(self.counts().await?.1) };
             absence::check_while_others_wait(&self.context, key, deadline, exists).await?;
         }
         acquire::acquire(self, self.names(key), permits, deadline).await
     }
+}
+
+/// Settings. Each setter changes only this handle.
+impl Semaphore {
+    pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
+        let key = context.key(name, NameKind::Other);
+        // A bad name has no channel and does not need one: every call checks `key` first, and
+        // fails.
+        let channel = key
+            .as_ref()
+            .map_or_else(|_| String::new(), Key::semaphore_channel);
+        Self {
+            settings: context.settings(),
+            own_channel: own_channel(&context, &channel),
+            context,
+            key,
+            channel: channel.into(),
+            must_exist: false,
+        }
+    }
+
+    wait_setters! {}
+    must_exist_setter! {}
 }
 
 /// Giving permits back, and changing their number.
@@ -316,8 +317,8 @@ impl Semaphore {
         self.add(permits.into(), false).await.map(drop)
     }
 
-    /// Like [`release`](Self::release), but only if the semaphore exists. Otherwise it changes
-    /// nothing and returns `false`.
+    /// Like [`release`](Self::release), but only if the semaphore exists. Otherwise the call
+    /// changes nothing and returns `false`.
     ///
     /// # Errors
     ///
@@ -334,7 +335,7 @@ impl Semaphore {
 
     /// Adds `permits` to the number of permits, or reduces it if `permits` is negative. If fewer
     /// permits remain than are in use, the number of free permits is negative until enough permits
-    /// have been given back. After this call, the waiters of this client get no permit until the
+    /// have been given back. After a reduction, the waiters of this client get no permit until the
     /// server has granted one again.
     ///
     /// # Errors
@@ -457,14 +458,14 @@ impl Semaphore {
 
     async fn add(&self, permits: i64, only_if_exists: bool) -> Result<bool> {
         let key = self.key_after_returns()?;
-        // A release of zero permits must not create a semaphore. With `only_if_exists` the caller
-        // wants to know whether the semaphore exists, so that request is sent.
+        // A release of zero permits must not create a semaphore. With `only_if_exists`, the caller
+        // wants to know whether the semaphore exists, so the request is sent even for zero permits.
         if permits == 0 && !only_if_exists {
             return Ok(true);
         }
         let end_slice = || match self.context.locals.find(key) {
-            // More permits may be in use than exist. In that case a returned permit must not be
-            // passed to a waiter of this process.
+            // After a reduction, more permits may be in use than exist. In that case a returned
+            // permit must not be passed to a waiter of this process.
             Some(local) if permits < 0 => local.slice.lock().end(),
             _ => {}
         };
@@ -492,8 +493,8 @@ impl Semaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Sends all permits that have been given back so far, and returns the key, for a request that
-    /// must run after their return.
+    /// Sends the release of all permits that have been given back so far, and returns the key for a
+    /// request that must run after this release.
     fn key_after_returns(&self) -> Result<&Key> {
         let key = self.key()?;
         // Without a record there are no unsent permits: the task that sends them keeps the record.
@@ -514,7 +515,7 @@ impl Semaphore {
         }
     }
 
-    /// Returns the name that was given. Empty if that name is not valid.
+    /// Returns the name that this handle was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)

@@ -8,7 +8,7 @@ pub(super) static LUA: LuaFile = LuaFile::new(include_str!("common.lua"));
 
 pub(super) static ASKING: SharedLua = SharedLua::new(&LUA, "asking", &[]);
 pub(super) static IDEMPOTENCY: SharedLua = SharedLua::new(&LUA, "idempotency", &[]);
-pub(super) static KEPT: SharedLua = SharedLua::new(&LUA, "kept", &[]);
+pub(crate) static KEPT: SharedLua = SharedLua::new(&LUA, "kept", &[]);
 pub(crate) static NOW_MS: SharedLua = SharedLua::new(&LUA, "now_ms", &[]);
 pub(super) static NUMBER_AT: SharedLua = SharedLua::new(&LUA, "number_at", &[]);
 pub(super) static PUBLISH_FREE: SharedLua = SharedLua::new(&LUA, "publish_free", &[]);
@@ -29,7 +29,7 @@ pub(crate) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
 const KEPT_VALUE: &[u8] = b"01";
 
 /// The twin of `can_be_renewed` in `common.lua`.
-pub(super) fn can_be_renewed(
+pub(crate) fn can_be_renewed(
     keyspace: &mut Keyspace,
     lock: &[u8],
     hold: &[u8],
@@ -61,7 +61,7 @@ pub(crate) fn forced_note(
     Ok(note.map_or(Value::Int(0), Value::Text))
 }
 
-/// Lifetime of a marker.
+/// The lifetime of a marker.
 // The same lifetime as in `idempotency` of `common.lua`. `local/idempotency.rs` relies on it: a
 // request that is repeated after its marker has expired runs twice.
 pub(super) const MARKER_MS: u64 = 60_000;
@@ -103,11 +103,11 @@ pub(crate) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
 pub(super) struct Freed<'a> {
     pub(super) asking: &'a [u8],
     pub(super) channel: &'a [u8],
-    /// Number of permits that are now free.
+    /// The number of permits that are now free.
     pub(super) free: i64,
-    /// Number of permits that have just become free.
+    /// The number of permits that have just become free.
     pub(super) more: i64,
-    /// Number of additional messages for Redisson's waiters.
+    /// The number of additional messages for Redisson's waiters.
     pub(super) extra: i64,
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
     receivers
 }
 
-/// Lifetime of a list of waiting clients after the last request.
+/// The lifetime of a list of waiting clients after the last request.
 const LIST_EXPIRY_MS: u64 = 12_000;
 /// The largest number of clients in a list.
 const MOST_CLIENTS: usize = 1000;

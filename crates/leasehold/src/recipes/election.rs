@@ -98,7 +98,7 @@ pub struct Election {
 impl Client {
     /// Returns the election called `name`. Nothing is sent. A bad name is reported when the
     /// election is used.
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         let context = Arc::clone(&self.context);
         let outage_timeout = context.settings().outage_timeout;
@@ -165,7 +165,7 @@ impl Election {
     /// work is done.
     ///
     /// If you spawn the future, let `work` be a closure that returns a future without borrows, such
-    /// as `move |term| job(term.token(), state.clone())`. The compiler can't yet check that the
+    /// as `move |term: &Term| job(term.token(), state.clone())`. The compiler can't yet check that the
     /// future of an `async` closure with captured variables can be sent to another thread.
     ///
     /// ```
@@ -328,7 +328,7 @@ impl Election {
     /// Sets a string that observers receive with the leader, such as the address of this replica.
     /// At most 16 KiB. Empty by default. Anyone who can read the server's data can read the
     /// payload.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn payload(mut self, text: impl Into<Arc<str>>) -> Self {
         self.lock.kind_mut().payload = text.into();
         self
@@ -336,28 +336,28 @@ impl Election {
 
     /// Sets the lease of a term: how long the term outlives a leader that is killed or cut off. See
     /// [`Lock::lease`](crate::Lock::lease) for its range. The default is the client's lease (30 s).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|lock| lock.lease(lease))
     }
 
     /// Sets the time between two renewals of a term: see
     /// [`Lock::renew_every`](crate::Lock::renew_every).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn renew_every(self, period: Duration) -> Self {
         self.with(|lock| lock.renew_every(period))
     }
 
     /// Sets the time in which the leader's work must report progress. If it does not, the term is
     /// no longer renewed: see [`Lock::progress_within`](crate::Lock::progress_within).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn progress_within(self, within: Duration) -> Self {
         self.with(|lock| lock.progress_within(within))
     }
 
     /// Sets which servers must confirm a term: see
     /// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn acknowledged_by(self, acknowledgement: Acknowledgement) -> Self {
         self.with(|lock| lock.acknowledged_by(acknowledgement))
     }
@@ -365,7 +365,7 @@ impl Election {
     /// Sets how often candidates and observers ask the server while no message wakes them, and how
     /// long a candidate waits after its own term. At least 1 ms. By default, observers ask every
     /// second, and candidates as described at [`Lock::poll_interval`](crate::Lock::poll_interval).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll = interval;
         self.with(|lock| lock.poll_interval(interval))
@@ -373,7 +373,7 @@ impl Election {
 
     /// Sets how long a candidate or an observer waits while no server answers: see
     /// [`Lock::outage_timeout`](crate::Lock::outage_timeout).
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn outage_timeout(mut self, timeout: Duration) -> Self {
         self.outage_timeout = timeout;
         self.with(|lock| lock.outage_timeout(timeout))
@@ -381,7 +381,7 @@ impl Election {
 
     /// Sets the first pause of [`lead_until`](Self::lead_until) between two terms: 1 s by default,
     /// at most 60 s. A longer pause counts as 60 s.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn restart_delay(mut self, delay: Duration) -> Self {
         self.restart_delay = delay.min(LONGEST_RESTART_DELAY);
         self
@@ -455,8 +455,8 @@ impl fmt::Debug for Pause {
 }
 
 /// The kind of lock that an election uses: a fenced lock with an entry for its holder. It can't be
-/// re-entered, because no owner can be given. It is not handed over, because each term needs its
-/// own token.
+/// re-entered, because an election has no setting for an owner. It is not handed over, because each
+/// term needs its own token.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidacy {
     payload: Arc<str>,

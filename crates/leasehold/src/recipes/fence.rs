@@ -45,7 +45,7 @@ impl Stale {
     }
 
     /// Adds the fence to the refusal: the greatest token that the resource has accepted.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub const fn with_fence(mut self, fence: u64) -> Self {
         self.fence = Some(fence);
         self

@@ -9,13 +9,15 @@ mod tests;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use self::info::{Seen, since_epoch};
+use self::info::{Seen, beginning_of, since_epoch};
 use self::kind::{Answers, Granted, TurnKind, Wanted};
+use crate::backend::retry::RetryDelays;
 use crate::backend::route::Route;
 use crate::backend::step::Value;
-use crate::config::{MAX_SPAN, check_wait};
+use crate::config::{MAX_SPAN, check_wait, wire_ms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::operate::presence::default_label;
@@ -28,6 +30,13 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The longest id of a turn, in bytes.
 const LONGEST_ID: usize = 256;
+
+/// The number of times that a call asks for the server's time, if the answers are so slow that the
+/// call may have been for either of two slots.
+const MOST_LOOKS: u32 = 3;
+
+/// The longest pause between two requests while the server does not answer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Lock {
     /// Returns the turns of this lock, one per slot of the length `period`: a job that many
@@ -59,7 +68,7 @@ impl Lock {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn once_per(&self, period: Duration) -> Turns {
         Turns::of(self, Plan::Per { period })
     }
@@ -83,7 +92,7 @@ impl Lock {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
+    #[must_use = "a handle does nothing until it is used"]
     pub fn once_for(&self, id: impl Into<String>) -> Turns {
         Turns::of(self, Plan::For { id: id.into() })
     }
@@ -122,6 +131,7 @@ pub struct Turns {
     again: bool,
     at_most_once: bool,
     by: Option<String>,
+    age: Duration,
 }
 
 /// The answer to a request for a turn.
@@ -130,6 +140,7 @@ pub struct Turns {
     clippy::exhaustive_enums,
     reason = "a caller has to handle each answer"
 )]
+#[must_use = "a turn that has begun fails as soon as it is dropped"]
 pub enum Begin<T = Turn> {
     /// It is this caller's turn: run the job.
     Run(T),
@@ -164,19 +175,20 @@ impl Turns {
             again: false,
             at_most_once: false,
             by: None,
+            age: Duration::ZERO,
         }
     }
 
     /// Sets the time of the first slot after the Unix epoch: less than the period, zero by default.
     /// It has no effect on a turn per id.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn offset(mut self, offset: Duration) -> Self {
         self.offset = offset;
         self
     }
 
     /// Sets whether a failed turn may be repeated in its slot or for its id. `false` by default.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn retry_failed(mut self, retry: bool) -> Self {
         self.retry_failed = retry;
         self
@@ -190,7 +202,7 @@ impl Turns {
     ///
     /// This also changes the plan of the name: if it had slots of another period or offset, or ids
     /// instead of slots, it has the plan of this handle from now on.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn again(mut self, again: bool) -> Self {
         self.again = again;
         self
@@ -198,7 +210,7 @@ impl Turns {
 
     /// Sets whether a turn whose holder died stays closed. `false` by default: the next client that
     /// requests the same slot or id runs the job again.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn at_most_once(mut self, at_most_once: bool) -> Self {
         self.at_most_once = at_most_once;
         self
@@ -206,16 +218,25 @@ impl Turns {
 
     /// Sets how long the server remembers the id of a turn, counted from the start of the turn and
     /// again from its end: at least 10 ms, a day by default. It has no effect with slots, which the
-    /// server remembers for two periods and a day.
-    #[must_use]
+    /// server remembers for two periods and 30 days.
+    #[must_use = "the setting is only in the returned value"]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
         self
     }
 
+    /// Sets how long ago the caller requested the turn first; zero by default. Without this setting,
+    /// each call requests the slot that is nearest to the call. Use it if the caller repeats a
+    /// request that has failed, so that it does not request a later slot than at first.
+    #[must_use = "the setting is only in the returned value"]
+    pub fn requested_ago(mut self, age: Duration) -> Self {
+        self.age = age;
+        self
+    }
+
     /// Sets the name by which other clients and operators see this client in [`TurnInfo::by`]. The
     /// default is `$LEASEHOLD_LABEL`, or else the program's name.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn by(mut self, name: impl Into<String>) -> Self {
         self.by = Some(name.into());
         self
@@ -224,8 +245,9 @@ impl Turns {
 
 /// Asking for a turn.
 impl Turns {
-    /// Requests the turn for the current slot or for the id, in one request. Returns
-    /// [`Begin::Elsewhere`] if another client holds the lock.
+    /// Requests the turn for the current slot or for the id. Returns [`Begin::Elsewhere`] if another
+    /// client holds the lock. With slots, this takes two requests or more: the first one asks for
+    /// the server's time, and is repeated if its answer is slow.
     ///
     /// # Errors
     ///
@@ -246,7 +268,8 @@ impl Turns {
 
     /// Requests the turn, and waits while another client holds the lock. Returns [`Begin::Done`]
     /// when that client has done the job, and [`Begin::Run`] if it died. `begin` keeps waiting for
-    /// the slot that was nearest when it was called, even if a later slot starts meanwhile.
+    /// the slot that was nearest when it was called, even if a later slot starts meanwhile, or the
+    /// server answers only then.
     ///
     /// # Errors
     ///
@@ -288,31 +311,78 @@ impl Turns {
                 "a turn can't be re-entered; make the turns of a lock without an owner",
             ));
         }
+        // A closed client still answers queries.
+        self.lock.context().check_open(self.lock.key()?)?;
         let wanted = Arc::new(self.wanted()?);
         let answers = Arc::new(Answers::default());
         let lock = self.lock.clone().of_kind(TurnKind {
             wanted: Arc::clone(&wanted),
             answers: Arc::clone(&answers),
         });
-        // Ask the server once before the wait: the first answer decides which slot this call waits
-        // for.
-        let first = self.ask(&lock, Deadline::Now, &wanted, &answers);
+        let asking = async {
+            self.learn_time(deadline, &wanted, &answers).await?;
+            self.ask(&lock, deadline, &wanted, &answers).await
+        };
         if matches!(deadline, Deadline::Now) {
-            return first.await;
+            return asking.await;
         }
-        match self.in_time(first, deadline, &wanted, &answers).await {
-            first if deadline.has_passed(self.lock.context().clock) => return first,
-            Ok(Begin::Elsewhere(_)) => {}
-            // The wait below continues during an outage.
-            Err(error) if error.is_transient() => {}
-            first => return first,
-        }
-        let asking = self.ask(&lock, deadline, &wanted, &answers);
         tokio::select! {
             biased;
             begun = self.in_time(asking, deadline, &wanted, &answers) => begun,
             info = answers.until_over(&wanted) => Ok(Begin::Done(info)),
         }
+    }
+
+    /// Asks the server for its time, and computes the time of this call on the server's clock. The
+    /// request for the turn contains that time. So it is still for the slot of the call if it runs
+    /// much later, for example because the server was suspended.
+    async fn learn_time(
+        &self,
+        deadline: Deadline,
+        wanted: &Wanted,
+        answers: &Answers,
+    ) -> Result<()> {
+        // A turn per id needs no time, but a wait that ends early reports the holder.
+        if wanted.period.is_zero() && matches!(deadline, Deadline::Now) {
+            return Ok(());
+        }
+        let context = self.lock.context();
+        let (called, patience) = (context.clock.now(), self.lock.settings().outage_timeout);
+        let mut pauses = RetryDelays::from(Duration::from_millis(10)).up_to(LONGEST_PAUSE);
+        let (mut quickest, mut answered) = (Duration::MAX, 0);
+        while answered < MOST_LOOKS {
+            let sent = context.clock.now();
+            match look(&self.lock, wanted).await {
+                Ok(seen) => {
+                    let received = context.clock.now();
+                    // The server has read its clock between these two times.
+                    let [latest, earliest] = [sent, received].map(|read| {
+                        let age = read.saturating_sub(called).saturating_add(self.age);
+                        seen.now_ms.saturating_sub(wire_ms(age))
+                    });
+                    let is_certain = wanted.slot_at(earliest) == wanted.slot_at(latest);
+                    let took = received.saturating_sub(sent);
+                    if is_certain || took < quickest {
+                        wanted.requested_ms.store(latest, Ordering::SeqCst);
+                        quickest = took;
+                    }
+                    answers.looked(&seen);
+                    if is_certain {
+                        break;
+                    }
+                    answered += 1;
+                }
+                // Like the wait for the lock, this continues during an outage.
+                Err(error) if error.is_transient() && !matches!(deadline, Deadline::Now) => {
+                    if context.clock.now() >= called + patience {
+                        return Err(error);
+                    }
+                    context.timers.sleep(pauses.next_delay()).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the result until the deadline, and then returns the last answer. A request to a
@@ -367,7 +437,7 @@ impl Turns {
             Some(TurnState::Died) => self.at_most_once && seen.is_free(),
             _ => false,
         };
-        if is_over && !self.again && seen.code == 0 && seen.slot >= Some(seen.mine) {
+        if is_over && !self.again && seen.code == 0 && seen.record.slot >= Some(wanted.slot()) {
             return Begin::Done(seen.info(wanted));
         }
         Begin::Elsewhere(match seen.is_free() {
@@ -383,7 +453,10 @@ impl Turns {
         let (record, period, offset, id, keep) = match &self.plan {
             Plan::Per { period } => {
                 check_slots(key, *period, self.offset)?;
-                let keep = period.saturating_mul(2).saturating_add(DAY).min(MAX_SPAN);
+                let keep = period
+                    .saturating_mul(2)
+                    .saturating_add(30 * DAY)
+                    .min(MAX_SPAN);
                 (newest.clone(), *period, self.offset, "", keep)
             }
             Plan::For { id } => {
@@ -403,6 +476,7 @@ impl Turns {
             at_most_once: self.at_most_once,
             by: self.by.clone().unwrap_or_else(default_label),
             keep,
+            requested_ms: AtomicU64::new(0),
         })
     }
 
@@ -472,7 +546,8 @@ fn misuse(key: &Key, what: &str) -> Error {
 /// A turn that this caller has. It holds the lock, and dereferences to its [`LockGuard`].
 ///
 /// Call [`done`](Self::done) when the job is done. If the turn is dropped without this call, or the
-/// lock is lost, the turn has failed.
+/// lock is lost, the turn has failed. If the job needs preparation that may be cancelled, see
+/// [`set_begun`](Self::set_begun).
 #[must_use = "the turn has failed as soon as it is dropped"]
 #[clippy::has_significant_drop]
 pub struct Turn {
@@ -504,10 +579,7 @@ impl Turn {
     /// Returns the time of the slot; `None` for a turn per id.
     #[must_use]
     pub fn slot(&self) -> Option<SystemTime> {
-        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let period_ms = ms(self.wanted.period);
-        let at_ms = self.granted.slot.saturating_mul(period_ms);
-        (period_ms > 0).then(|| since_epoch(at_ms.saturating_add(ms(self.wanted.offset))))
+        beginning_of(self.granted.slot, self.wanted.plan())
     }
 
     /// Returns the time at which the server granted the turn, on the server's clock. A request
@@ -530,7 +602,7 @@ impl Turn {
     #[must_use]
     pub fn died(&self) -> Option<TurnInfo> {
         let died = self.granted.died.as_ref();
-        died.map(|seen| seen.info(&self.wanted))
+        died.map(|record| record.info(TurnState::Died, &self.wanted))
     }
 
     /// Records that the job is done, and releases the lock in the same request. If [replicas must
@@ -577,6 +649,16 @@ impl Turn {
         self.end(code == 0, Some(code)).await
     }
 
+    /// Sets whether the job has begun; `true` by default. If the turn is dropped before the job has
+    /// begun, it counts as not begun, as after [`decline`](Self::decline). If it is dropped later,
+    /// it has failed.
+    pub fn set_begun(&self, begun: bool) {
+        match begun {
+            true => self.granted.ending.begun(),
+            false => self.granted.ending.declined(),
+        }
+    }
+
     /// Gives the turn back because the job can't run here, and releases the lock. The turn counts as
     /// not begun, so any client can have it.
     ///
@@ -600,11 +682,13 @@ impl Turn {
             // A release does not wait for replicas, but this request does.
             let key = self.lock.key()?;
             let ending = &self.granted.ending;
-            let mark = self.wanted.mark(key, self.guard.holder_id(), ending);
+            let (hold, began_ms) = (self.guard.holder_id(), self.granted.began_ms);
+            let mark = self.wanted.mark(key, hold, ending, began_ms);
             let backend = &self.lock.context().backend;
             let marked = backend.submit_by(mark, Route::of(acknowledged)).await;
             if let Err(failure) = marked {
-                return Err(failure.into_error_of_change(key));
+                let recorded = "the turn has ended on this server, but a failover may forget it";
+                return Err(failure.into_error_with(key, recorded));
             }
         }
         self.guard.release().await

@@ -107,8 +107,8 @@ into_ticket!(FencedGuard, ReadGuard, WriteGuard);
 
 impl ExpirablePermit {
     /// Turns the permits into a [`Ticket`], with which another process can
-    /// [resume](crate::ExpirableSemaphore::resume) them: see [`LockGuard::into_ticket`]. The process
-    /// that resumes them gets other ids.
+    /// [resume](crate::ExpirableSemaphore::resume) them: see [`LockGuard::into_ticket`]. The
+    /// process that resumes them gets new ids.
     ///
     /// # Errors
     ///

@@ -93,8 +93,8 @@ impl Client {
     /// # guard.release().await
     /// # }
     /// ```
-    pub fn watch_all(&self, pattern: &str) -> WatchAll {
-        WatchAll::new(self, pattern)
+    pub fn watch_all(&self, pattern: impl AsRef<str>) -> WatchAll {
+        WatchAll::new(self, pattern.as_ref())
     }
 }
 
@@ -339,8 +339,8 @@ impl Reader {
     fn leave(&mut self) {
         let membership = self.membership.take();
         if self.source.context.is_forked() {
-            // Dropping it would wake the task, and would take locks of a runtime whose threads do
-            // not exist in this process.
+            // Dropping the membership would wake the task, and would take locks of a runtime whose
+            // threads do not exist in this process.
             std::mem::forget(membership);
         }
     }

@@ -102,7 +102,7 @@ impl Interval {
     }
 
     /// Makes the hold shared, like the hold of a reader: it may overlap with other shared holds.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn shared(mut self) -> Self {
         self.shared = true;
         self

@@ -43,9 +43,9 @@ pub(super) struct Sleep<'a> {
 const TIME_TO_ASK: Duration = Duration::from_millis(5);
 /// The limit of these doublings.
 const MAX_DOUBLINGS: u32 = 9;
-/// The number of clients at the head of the list that poll as often as a lone client. It is more than
-/// one, because the first clients may have disconnected. The further back a client is, the less often it polls, so a
-/// long list costs the server few more polls.
+/// The number of clients at the head of the list that poll as often as a lone client. It is more
+/// than one, because the first clients may have disconnected. The further back a client is, the
+/// less often it polls, so a long list costs the server few more polls.
 const POLL_FULLY: u32 = 4;
 /// The factor by which a client far back in the list may lengthen its pause, if it must send
 /// requests regularly to keep a reservation. The reservation outlasts the longer pause.
@@ -60,7 +60,8 @@ impl<'a> Sleep<'a> {
     pub(super) fn new(wait: &'a Wait<'a>, has_asked: bool) -> Self {
         let (listeners, pauses) = match &wait.settings.strategy {
             // A waiter for a latch subscribes only after the reply to its first request, and waits
-            // until this subscription is confirmed. An earlier message must not open the latch for it.
+            // until this subscription is confirmed. An earlier message must not open the latch for
+            // this waiter.
             WaitStrategy::PubSub if wait.line == LineMode::SingleFlight => (Vec::new(), None),
             // This waiter begins to listen after the answer to its first request, and then asks
             // again.
@@ -173,7 +174,8 @@ impl<'a> Sleep<'a> {
         let not_before = self.throttle.not_before();
         let (polls, refused_at) = (self.poll_pause(), self.refused_at);
         let deadline = self.wait.deadline;
-        // The clients that are notified first may have disconnected.
+        // The wait for the clients that are notified first is limited, because they may have
+        // disconnected.
         let ask_at = |clients_ahead: u32| {
             let (now, poll_at) = (timers.now(), refused_at + polls.after(Some(clients_ahead)));
             let over = now + TIME_TO_ASK * (1 << clients_ahead.min(MAX_DOUBLINGS));
@@ -244,8 +246,8 @@ async fn any_moves(listeners: &mut [Listener], marks: &[Signal]) {
 #[derive(Clone, Copy)]
 struct PollPause {
     every: Duration,
-    /// Whether a client far back in the list may poll less often. It may only if, as far as it
-    /// knows, messages reach it.
+    /// Whether a client far back in the list may poll less often. It may do so only if, as far as
+    /// it knows, messages reach it.
     grows: bool,
     /// The longest pause that keeps the waiter's reservation or place.
     longest: Duration,

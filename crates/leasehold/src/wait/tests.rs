@@ -221,8 +221,8 @@ async fn asks_within(
 #[tokio::test]
 async fn a_waiter_that_listens_asks_less_and_less_often() {
     let live = Channels::new(true);
-    // There are two requests at first, because the waiter begins to listen after the first answer,
-    // then one after 1, 2 and 4 s, and one every 5 s.
+    // There are two requests at first, because the waiter begins to listen after the first answer.
+    // Further requests follow after 1, 2 and 4 s, and then every 5 s.
     assert_eq!(asks_within(60, None, &live).await, 15);
 }
 

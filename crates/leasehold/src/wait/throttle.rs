@@ -4,10 +4,10 @@
 //! A waiter must follow a real release at once, whether or not it then wins the race for the lock.
 //! It distinguishes a release from a flood by the instant at which the current hold will expire. As
 //! long as that instant is the same, no hold was released or renewed. The waiter knows the instant
-//! only as an interval, because a reply takes time. Only if no instant is in the intervals of all
-//! answers is the hold a different one, so a slow network can't make one hold look like two.
-//! (Answers without an expiry all look alike. A primitive whose answers never have an expiry
-//! returns a fingerprint, which differs when something has changed on the server.)
+//! only as an interval, because a reply takes time. The hold is a different one only if the
+//! intervals of all answers have no instant in common, so a slow network can't make one hold look
+//! like two. (Answers without an expiry all look alike. A primitive whose answers never have an
+//! expiry returns a fingerprint, which differs when something has changed on the server.)
 
 use std::time::Duration;
 
@@ -132,9 +132,9 @@ mod tests {
     #[test]
     fn changing_holds_are_not_throttled() {
         // There is a new hold each millisecond, always with the same lease. A renewed hold looks
-        // the same.
+        // like a new one.
         assert_eq!(asks_in_a_second(|_| Some(LEASE)), 1000);
-        // Leases that differ.
+        // There is a new hold each millisecond, with one of two leases in turn.
         let alternating = |ms| Some(LEASE - Duration::from_secs(ms % 2));
         assert_eq!(asks_in_a_second(alternating), 1000);
     }

@@ -41,7 +41,8 @@ fn waits_for(lock: AnyLock) -> Vec<Wait> {
 }
 
 /// Interrupts each of these waits while its thread waits, and checks that nothing is left.
-fn interrupt_each(client: &Client, name: &str, waits: Vec<Wait>) {
+fn interrupt_each(clients: &[Client], name: &str, waits: Vec<Wait>) {
+    let client = &clients[0];
     let before = client.as_async().activity();
     for (method, wait) in waits {
         let interrupt = Interrupt::new();
@@ -57,7 +58,9 @@ fn interrupt_each(client: &Client, name: &str, waits: Vec<Wait>) {
             }
             if !waiter.is_finished() {
                 // This ends the wait, so that the test fails and does not hang.
-                client.close();
+                for client in clients {
+                    let _ = client.close();
+                }
             }
             waiter.join().unwrap().unwrap_err()
         });
@@ -93,7 +96,7 @@ fn waits_of_every_kind_are_interrupted() {
         let guard = held.acquire().unwrap();
         let keys = server.keys();
         let name = lock.name().to_owned();
-        interrupt_each(&client, &name, waits_for(lock));
+        interrupt_each(std::slice::from_ref(&client), &name, waits_for(lock));
         eventually("its place in the queue is given back", SOON, || {
             server.keys() == keys
         });
@@ -101,7 +104,11 @@ fn waits_of_every_kind_are_interrupted() {
     }
     let guard = holder.rw_lock("rw").write().unwrap();
     let readers = client.rw_lock("rw").read_lock();
-    interrupt_each(&client, "read", waits_for(readers.into()));
+    interrupt_each(
+        std::slice::from_ref(&client),
+        "read",
+        waits_for(readers.into()),
+    );
     guard.release().unwrap();
     eventually("no lock and no subscription is left", SOON, || {
         server.channels().is_empty() && server.keys().iter().all(|key| key.contains("token"))
@@ -116,7 +123,7 @@ fn waits_of_an_election_are_interrupted() {
     let term = holder.election("x").stand().unwrap();
     let candidate = client.election("x").poll_interval(HOUR);
     let stands: Wait = ("stand", Box::new(move || candidate.stand().map(drop)));
-    interrupt_each(&client, "x", vec![stands]);
+    interrupt_each(std::slice::from_ref(&client), "x", vec![stands]);
     let interrupt = Interrupt::new();
     let mut terms = client.election("x").poll_interval(HOUR).observe();
     assert!(terms.next().unwrap().unwrap().is_some());
@@ -181,7 +188,7 @@ fn waits_of_a_majority_are_interrupted() {
         RedLock::new(clients.each_ref().map(|client| client.lock("r"))).unwrap()
     };
     let guard = red(&holders).acquire().unwrap();
-    interrupt_each(&clients[0], "red", waits_for(red(&clients).into()));
+    interrupt_each(&clients, "red", waits_for(red(&clients).into()));
     guard.release().unwrap();
     red(&clients).acquire().unwrap().release().unwrap();
 }
@@ -228,7 +235,7 @@ fn waits_for_permits_and_latches_are_interrupted() {
         l.wait_for(HOUR),
         l.wait_until(soon),
     ];
-    interrupt_each(&client, "counts", waits);
+    interrupt_each(std::slice::from_ref(&client), "counts", waits);
     drop(held);
     assert_eq!(semaphore.available_permits().unwrap(), 1);
     assert_eq!(expirable.available_permits().unwrap(), 1);

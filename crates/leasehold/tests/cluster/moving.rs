@@ -10,7 +10,7 @@ use tokio::task::block_in_place;
 
 use super::crew::Crew;
 use super::worker::TAG;
-use crate::support::eventually;
+use crate::support::{acquire_and_release, eventually};
 
 const MOVES: usize = 6;
 
@@ -173,14 +173,7 @@ async fn dead_master_is_replaced() {
     let guard = lock.acquire().await.unwrap();
     guard.release().await.unwrap();
     // The other masters were in use all the time.
-    client
-        .lock("y")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&client.lock("y")).await;
 }
 
 /// A step that must wait for its slot must not delay a step that can run.

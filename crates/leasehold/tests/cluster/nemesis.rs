@@ -5,9 +5,8 @@
 //! set how often each fault happens. `LEASEHOLD_NEMESIS_SEED` repeats the random choices of another
 //! run, but the processes may react differently. `scripts/nemesis` runs a long form.
 
-use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::Client;
@@ -18,7 +17,7 @@ use tokio::task::JoinSet;
 use super::account::Account;
 use super::crew::nothing_is_left;
 use super::worker::{JOBS, LEASE, PERMITS, PLACES, TAG, Worker, make_semaphores};
-use crate::support::child::{Child, job};
+use crate::support::child::{Child, job, until_parent_stops};
 
 const TEST: &str = "cluster::nemesis::a_process_of_its_own";
 const PROCESSES: usize = 2;
@@ -244,12 +243,7 @@ fn a_process_of_its_own() {
 
 /// Works until the parent closes this process's input.
 async fn work(url: &str, seed: u64) {
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        stopped.store(true, Ordering::SeqCst);
-    });
+    let stop = until_parent_stops();
     // Every second process declares its keys.
     let builder = Client::builder().lease(LEASE).declare_keys(seed % 2 == 1);
     let client = builder.connect(url).await.unwrap();

@@ -38,8 +38,8 @@ impl Place {
 
     /// Reads the value of a key at one node.
     fn value(&self, node: usize, key: &str) -> Option<String> {
-        let value = self.cluster.nodes()[node].asking(&["GET", key]).unwrap();
-        value.as_text().map(str::to_owned)
+        let values = self.cluster.nodes()[node].asking(&[&["GET", key]]).unwrap();
+        values[0].as_text().map(str::to_owned)
     }
 }
 

@@ -1,34 +1,14 @@
 //! Cancellation: each public future is dropped at each of its await points, and nothing is left: no
 //! key, channel, subscription, line, owner or renewal.
 
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::Client;
 use tokio::task::JoinHandle;
 
 use super::{lock_of, place};
+pub(super) use crate::support::drop_after;
 use crate::support::{Place, eventually};
-
-/// Polls `future` up to `polls` times, each time it is woken, and then drops it.
-pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    std::future::poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match future.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            // The future is dropped here, without being woken once more.
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
 
 /// Drops the future of `make` at each await point until it runs to its end, and checks each time
 /// that nothing is left. Returns the number of points.
@@ -49,31 +29,28 @@ pub(super) async fn at_each_point<T>(
     panic!("it never ended");
 }
 
+/// Like [`at_each_point`], for a future that needs no preparation.
+pub(super) async fn when_dropped<F: Future>(
+    place: &Place,
+    client: &Client,
+    make: impl Fn() -> F,
+) -> usize {
+    at_each_point(place, client, async |n| drop_after(n, make()).await).await
+}
+
 #[tokio::test]
 async fn acquires_of_a_free_lock() {
     let place = place();
     let client = place.client().await;
     let lock = lock_of(&client, "x");
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.acquire()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.try_acquire()).await
-    })
-    .await;
+    when_dropped(&place, &client, || lock.acquire()).await;
+    when_dropped(&place, &client, || lock.try_acquire()).await;
     let wait = Duration::from_secs(60);
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.try_acquire_for(wait)).await
-    })
-    .await;
+    when_dropped(&place, &client, || lock.try_acquire_for(wait)).await;
     let deadline = tokio::time::Instant::now() + wait;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.try_acquire_until(deadline)).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.run(async |_| tokio::task::yield_now().await)).await
+    when_dropped(&place, &client, || lock.try_acquire_until(deadline)).await;
+    when_dropped(&place, &client, || {
+        lock.run(async |_| tokio::task::yield_now().await)
     })
     .await;
 }
@@ -222,10 +199,7 @@ async fn calls_on_a_guard() {
 async fn connecting() {
     let place = place();
     let client = place.client().await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, place.client()).await
-    })
-    .await;
+    when_dropped(&place, &client, || place.client()).await;
 }
 
 #[tokio::test]
@@ -235,22 +209,10 @@ async fn questions_and_force() {
     let lock = lock_of(&client, "x");
     let owner = leasehold::Owner::new();
     let owned = lock_of(&client, "y").owned_by(&owner);
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.inspect()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.is_locked()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.remaining_ttl()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.force_unlock()).await
-    })
-    .await;
+    when_dropped(&place, &client, || lock.inspect()).await;
+    when_dropped(&place, &client, || lock.is_locked()).await;
+    when_dropped(&place, &client, || lock.remaining_ttl()).await;
+    when_dropped(&place, &client, || lock.force_unlock()).await;
     at_each_point(&place, &client, async |n| {
         let guard = owned.acquire().await.unwrap();
         let dropped = drop_after(n, owned.is_held_by(&owner)).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::{Client, LockGuard, MultiLock, RedLock};
 
-use super::cancel::{at_each_point, drop_after, once_it_waits};
+use super::cancel::{at_each_point, drop_after, once_it_waits, when_dropped};
 use super::place;
 
 fn multi(client: &Client) -> MultiLock {
@@ -26,18 +26,9 @@ async fn acquires_and_releases_of_free_members() {
     let owned = multi(&client)
         .owned_by(&owner)
         .max_hold(Duration::from_secs(60));
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.acquire()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.try_acquire()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, owned.acquire()).await
-    })
-    .await;
+    when_dropped(&place, &client, || lock.acquire()).await;
+    when_dropped(&place, &client, || lock.try_acquire()).await;
+    when_dropped(&place, &client, || owned.acquire()).await;
     at_each_point(&place, &client, async |n| {
         let guard = lock.acquire().await.unwrap();
         drop_after(n, guard.release()).await
@@ -85,10 +76,7 @@ async fn acquires_of_a_group() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
     let lock = client.group_lock("g", ["a", "b"]);
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.acquire()).await
-    })
-    .await;
+    when_dropped(&place, &client, || lock.acquire()).await;
     at_each_point(&place, &client, async |n| {
         let guard = lock.acquire().await.unwrap();
         drop_after(n, guard.release()).await

@@ -37,6 +37,18 @@ async fn leader_is_described_while_it_leads() {
     place.is_clean_but_for_counters(&[&ours, &theirs]).await;
 }
 
+/// After a minimum hold time, for example, no process acts as the holder.
+#[tokio::test]
+async fn lock_that_is_left_to_the_server_has_no_leader() {
+    let place = place();
+    let client = place.client().await;
+    let guard = client.lock("x").acquire().await.unwrap();
+    assert!(client.election("x").leader().await.unwrap().is_some());
+    guard.keep_for(LEASE).await.unwrap();
+    assert_eq!(client.election("x").leader().await.unwrap(), None);
+    assert!(client.lock("x").force_unlock().await.unwrap());
+}
+
 #[tokio::test]
 async fn tokens_rise_from_term_to_term() {
     let place = place();

@@ -2,7 +2,7 @@
 
 use leasehold::Term;
 
-use super::cancel::{at_each_point, drop_after, once_it_waits};
+use super::cancel::{at_each_point, drop_after, once_it_waits, when_dropped};
 use super::election::{election, next};
 use super::place;
 
@@ -11,14 +11,8 @@ async fn futures_of_an_election_are_cancel_safe() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
     let fresh = || election(&client, "mine");
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, fresh().stand()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, fresh().try_stand()).await
-    })
-    .await;
+    when_dropped(&place, &client, || async { fresh().stand().await }).await;
+    when_dropped(&place, &client, || async { fresh().try_stand().await }).await;
     at_each_point(&place, &client, async |n| {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let mut stop = Some(stop);

@@ -5,9 +5,8 @@ use std::time::Duration;
 use leasehold::inspect::Ttl;
 use leasehold::{Client, ErrorKind, ExpirableSemaphore, LossReason};
 
-use super::semaphore::drop_after;
 use super::{LEASE, place};
-use crate::support::{HOUR, eventually};
+use crate::support::{HOUR, all_refuse_a_hash, drop_after, eventually};
 
 async fn semaphore(client: &Client, permits: u32) -> ExpirableSemaphore {
     let semaphore = client.expirable_semaphore("x").poll_interval(HOUR);
@@ -398,10 +397,7 @@ async fn expirable_semaphore_rejects_a_foreign_key() {
         semaphore.add_permits(1).await.unwrap_err(),
         semaphore.delete().await.map(drop).unwrap_err(),
     ];
-    for error in errors {
-        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
-        assert!(error.to_string().contains("a hash"), "{error}");
-    }
+    all_refuse_a_hash(errors);
     guard.release().await.unwrap();
     place.is_clean(&[&client]).await;
 }

@@ -70,6 +70,27 @@ async fn holder_of_any_kind_learns_who_ended_its_hold() {
     assert_eq!(refused.loss(), Some(&LossReason::Forced { by }));
 }
 
+#[tokio::test]
+async fn holder_of_permits_learns_who_took_them_back() {
+    let place = place();
+    let client = place.client().await;
+    let operator = place.client_with(|builder| builder.label("on call")).await;
+    let semaphore = client.expirable_semaphore("x");
+    semaphore.try_set_permits(4).await.unwrap();
+    let guard = semaphore.acquire_many(3).await.unwrap();
+    let other = semaphore.acquire().await.unwrap();
+    unlock_by_id(&operator, "x", guard.ids()[1].to_string()).await;
+    let by = Some("on call".to_owned());
+    let expected = LossReason::Forced { by };
+    let error = guard.extend(LEASE).await.unwrap_err();
+    assert_eq!(error.loss(), Some(&expected));
+    assert_eq!(guard.lost().await, expected);
+    // No note is about a permit that its holder, or a client of Java, gave back by its id.
+    assert!(semaphore.release(other.id()).await.unwrap());
+    let error = other.extend(LEASE).await.unwrap_err();
+    assert_eq!(error.loss(), Some(&LossReason::Deleted));
+}
+
 async fn unlock_by_id(client: &Client, name: &str, id: impl AsRef<str>) {
     assert!(client.force_release(name, id.as_ref()).await.unwrap());
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 use leasehold::settings::{Backoff, WaitStrategy};
 use leasehold::{Client, CountDownLatch, ErrorKind};
 
-use super::semaphore::drop_after;
 use super::{LEASE, place};
-use crate::support::{HOUR, eventually};
+use crate::support::{HOUR, all_refuse_a_hash, drop_after, eventually};
 
 async fn latch(client: &Client, count: u64) -> CountDownLatch {
     let latch = client.count_down_latch("x").poll_interval(HOUR);
@@ -172,10 +171,7 @@ async fn latch_rejects_a_foreign_key() {
         latch.count().await.map(drop).unwrap_err(),
         latch.delete().await.map(drop).unwrap_err(),
     ];
-    for error in errors {
-        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
-        assert!(error.to_string().contains("a hash"), "{error}");
-    }
+    all_refuse_a_hash(errors);
     guard.release().await.unwrap();
     place.is_clean(&[&client]).await;
 }

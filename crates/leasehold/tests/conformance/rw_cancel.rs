@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Client, RwLock};
 
-use super::cancel::{at_each_point, drop_after, once_it_waits};
+use super::cancel::{at_each_point, drop_after, once_it_waits, when_dropped};
 use super::place;
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -16,14 +16,8 @@ async fn acquires_of_a_free_side() {
     let lock = client.rw_lock("x");
     at_each_point(&place, &client, async |n| drop_after(n, lock.read()).await).await;
     at_each_point(&place, &client, async |n| drop_after(n, lock.write()).await).await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.try_read()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, lock.try_write()).await
-    })
-    .await;
+    when_dropped(&place, &client, || lock.try_read()).await;
+    when_dropped(&place, &client, || lock.try_write()).await;
 }
 
 /// Lets another client hold `guard`, and drop it when `waiter` listens.

@@ -1,15 +1,13 @@
 //! The semaphore: never more permits than it has, all of a request at once, none lost.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Semaphore};
 
 use super::{LEASE, place};
-use crate::support::{HOUR, Place, eventually};
+use crate::support::{HOUR, Place, all_refuse_a_hash, drop_after, eventually};
 
 /// Makes a semaphore with `permits` permits. Its poll interval is long enough that no poll replaces
 /// a wake-up.
@@ -329,24 +327,6 @@ async fn contended_permits_are_neither_exceeded_nor_lost() {
         .await;
 }
 
-/// Polls `future` up to `polls` times, each time it is woken, and then drops it.
-pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    std::future::poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match future.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
-
 /// Drops the future of `make` at each await point until it runs to its end. Each time, all
 /// `permits` must return.
 async fn at_each_point<T>(
@@ -455,10 +435,7 @@ async fn semaphore_rejects_a_foreign_key() {
         semaphore.try_set_permits(1).await.map(drop).unwrap_err(),
         semaphore.delete().await.map(drop).unwrap_err(),
     ];
-    for error in errors {
-        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
-        assert!(error.to_string().contains("a hash"), "{error}");
-    }
+    all_refuse_a_hash(errors);
     guard.release().await.unwrap();
     place.is_clean(&[&client]).await;
 }

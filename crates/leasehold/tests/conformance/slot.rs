@@ -1,18 +1,30 @@
 //! Turns of a lock: once per slot, and once per id.
 
+use std::sync::LazyLock;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::slot::{Begin, Turn, TurnState, Turns};
 use leasehold::{Client, ErrorKind, Owner};
 
 use super::{LEASE, place};
+use crate::support::{Place, eventually};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const RECORD: &str = "leasehold:{x}:slot";
 
-async fn hourly(client: &Client) -> Turns {
-    let turns = client.lock("x").lease(LEASE).once_per(HOUR);
+/// Returns turns whose slot began a minute before the first test, so that no slot begins during the
+/// tests, and each request is for the slot that has begun last.
+async fn hourly(place: &Place, client: &Client) -> Turns {
+    static STARTED: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
+    let started = match place {
+        // Its clock starts at this time.
+        Place::Embedded(..) => SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000),
+        _ => *STARTED,
+    };
+    let since = started.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let offset = Duration::from_secs((since.as_secs() - 60) % HOUR.as_secs());
+    let turns = client.lock("x").lease(LEASE).once_per(HOUR).offset(offset);
     assert_eq!(turns.name(), "x");
     turns
 }
@@ -29,15 +41,20 @@ fn run(begin: Begin) -> Turn {
 async fn slot_runs_once_and_others_are_told() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let turn = run(hourly(&ours).await.by("us").try_begin().await.unwrap());
+    let turn = run(hourly(&place, &ours)
+        .await
+        .by("us")
+        .try_begin()
+        .await
+        .unwrap());
     assert_eq!((turn.missed(), turn.is_held()), (0, true));
-    let Begin::Elsewhere(info) = hourly(&theirs).await.try_begin().await.unwrap() else {
+    let Begin::Elsewhere(info) = hourly(&place, &theirs).await.try_begin().await.unwrap() else {
         panic!("it runs");
     };
     assert_eq!((info.state, &*info.by), (TurnState::Running, "us"));
     assert_eq!((info.slot, &*info.hold), (turn.slot(), turn.holder_id()));
     turn.exited(0).await.unwrap();
-    let Begin::Done(info) = hourly(&theirs).await.try_begin().await.unwrap() else {
+    let Begin::Done(info) = hourly(&place, &theirs).await.try_begin().await.unwrap() else {
         panic!("it is done");
     };
     assert_eq!((info.state, info.exit_code), (TurnState::Done, Some(0)));
@@ -51,7 +68,7 @@ async fn slot_runs_once_and_others_are_told() {
 async fn failed_turn_is_repeated_only_on_request() {
     let place = place();
     let client = place.client().await;
-    let turns = hourly(&client).await;
+    let turns = hourly(&place, &client).await;
     drop(run(turns.try_begin().await.unwrap()));
     let Begin::Done(info) = turns.begin().await.unwrap() else {
         panic!("it has failed");
@@ -70,17 +87,22 @@ async fn failed_turn_is_repeated_only_on_request() {
 async fn turn_runs_again_on_request_and_never_beside_another() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let turns = hourly(&ours).await;
+    let turns = hourly(&place, &ours).await;
     let again = turns.clone().again(true);
     let turn = run(turns.try_begin().await.unwrap());
     let began = turn.began();
-    let other = hourly(&theirs).await.again(true).try_begin().await.unwrap();
+    let other = hourly(&place, &theirs)
+        .await
+        .again(true)
+        .try_begin()
+        .await
+        .unwrap();
     assert!(matches!(other, Begin::Elsewhere(_)), "{other:?}");
     turn.done().await.unwrap();
     let turn = run(again.begin().await.unwrap());
     assert!(turn.began() >= began);
     turn.done().await.unwrap();
-    let begun = hourly(&theirs).await.try_begin().await.unwrap();
+    let begun = hourly(&place, &theirs).await.try_begin().await.unwrap();
     assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
     place.is_clean_but_for(&[RECORD], &[&ours, &theirs]).await;
 }
@@ -89,14 +111,14 @@ async fn turn_runs_again_on_request_and_never_beside_another() {
 async fn plan_of_a_name_changes_only_on_request() {
     let place = place();
     let client = place.client().await;
-    run(hourly(&client).await.begin().await.unwrap())
+    run(hourly(&place, &client).await.begin().await.unwrap())
         .done()
         .await
         .unwrap();
     let daily = client.lock("x").lease(LEASE).once_per(24 * HOUR);
     let id = client.lock("x").lease(LEASE).once_for("a");
     for (turns, before) in [
-        (&daily, &hourly(&client).await),
+        (&daily, &hourly(&place, &client).await),
         (&id, &daily),
         (&daily, &id),
     ] {
@@ -121,7 +143,7 @@ async fn turn_that_died_is_reported_by_the_next() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     for (before, next) in [
-        (hourly(&ours).await, hourly(&theirs).await),
+        (hourly(&place, &ours).await, hourly(&place, &theirs).await),
         (
             ours.lock("y").once_for("a").by("us"),
             theirs.lock("y").once_for("b"),
@@ -149,14 +171,14 @@ async fn turn_that_died_is_reported_by_the_next() {
 async fn turn_that_is_declined_is_open_for_others() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let once = hourly(&ours).await.at_most_once(true);
+    let once = hourly(&place, &ours).await.at_most_once(true);
     run(once.try_begin().await.unwrap())
         .decline()
         .await
         .unwrap();
     let last = ours.lock("x").last_turn().await.unwrap().unwrap();
     assert_eq!(last.state, TurnState::Open);
-    let waiter = hourly(&theirs).await.at_most_once(true);
+    let waiter = hourly(&place, &theirs).await.at_most_once(true);
     let turn = run(once.try_begin().await.unwrap());
     let waiter = tokio::spawn(async move { waiter.begin().await });
     turn.decline().await.unwrap();
@@ -165,17 +187,54 @@ async fn turn_that_is_declined_is_open_for_others() {
 }
 
 #[tokio::test]
+async fn turn_that_is_dropped_before_the_job_begins_is_open() {
+    let place = place();
+    let client = place.client().await;
+    for (begun, state) in [(false, TurnState::Open), (true, TurnState::Failed)] {
+        let turn = run(hourly(&place, &client).await.try_begin().await.unwrap());
+        turn.set_begun(false);
+        turn.set_begun(begun);
+        drop(turn);
+        eventually("the turn is given back", async || {
+            !client.lock("x").is_locked().await.unwrap()
+        })
+        .await;
+        let last = client.lock("x").last_turn().await.unwrap().unwrap();
+        assert_eq!(last.state, state);
+    }
+    place.is_clean_but_for(&[RECORD], &[&client]).await;
+}
+
+/// The slot of the job that runs has its number in the plan of that job.
+#[tokio::test]
+async fn change_of_the_plan_names_the_slot_that_runs() {
+    let place = place();
+    let client = place.client().await;
+    let daily = client.lock("x").lease(LEASE).once_per(24 * HOUR);
+    let hourly = hourly(&place, &client).await;
+    for (runs, other) in [(&hourly, &daily), (&daily, &hourly)] {
+        let turn = run(runs.clone().again(true).try_begin().await.unwrap());
+        let other = other.clone().again(true);
+        let Begin::Elsewhere(info) = other.try_begin().await.unwrap() else {
+            panic!("the job runs");
+        };
+        assert_eq!((info.slot, info.is_ahead), (turn.slot(), false));
+        turn.done().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn wait_ends_when_the_holder_is_done() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let turn = run(hourly(&ours).await.try_begin().await.unwrap());
+    let turn = run(hourly(&place, &ours).await.try_begin().await.unwrap());
     let waiters = [
-        hourly(&theirs).await,
-        hourly(&theirs).await,
-        hourly(&ours).await,
+        hourly(&place, &theirs).await,
+        hourly(&place, &theirs).await,
+        hourly(&place, &ours).await,
     ];
     let waiters = waiters.map(|turns| tokio::spawn(async move { turns.begin().await }));
-    let short = hourly(&theirs).await;
+    let short = hourly(&place, &theirs).await;
     match short.begin_for(Duration::from_millis(50)).await {
         Ok(begun) => assert!(matches!(begun, Begin::Elsewhere(_)), "{begun:?}"),
         // On a busy machine, no answer arrives in that time.
@@ -193,15 +252,15 @@ async fn wait_ends_when_the_holder_is_done() {
 async fn turn_of_a_dead_holder_is_repeated_unless_at_most_once() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let turn = run(hourly(&ours).await.try_begin().await.unwrap());
+    let turn = run(hourly(&place, &ours).await.try_begin().await.unwrap());
     // As if its process had been killed: the lock is free, and the record says nothing of an end.
     theirs.lock("x").force_unlock().await.unwrap();
-    let once = hourly(&theirs).await.at_most_once(true);
+    let once = hourly(&place, &theirs).await.at_most_once(true);
     let Begin::Done(info) = once.try_begin().await.unwrap() else {
         panic!("at most once");
     };
     assert_eq!(info.state, TurnState::Died);
-    let second = run(hourly(&theirs).await.begin().await.unwrap());
+    let second = run(hourly(&place, &theirs).await.begin().await.unwrap());
     // The end of the first turn, which was lost, changes nothing of the second.
     assert_eq!(turn.done().await.unwrap_err().kind(), ErrorKind::Lost);
     let last = theirs.lock("x").last_turn().await.unwrap().unwrap();
@@ -218,7 +277,7 @@ async fn turn_of_a_dead_holder_is_repeated_unless_at_most_once() {
 async fn lost_turn_counts_as_failed() {
     let place = place();
     let client = place.client().await;
-    let turn = run(hourly(&client).await.try_begin().await.unwrap());
+    let turn = run(hourly(&place, &client).await.try_begin().await.unwrap());
     client.lock("x").force_unlock().await.unwrap();
     assert_eq!(turn.done().await.unwrap_err().kind(), ErrorKind::Lost);
     let last = client.lock("x").last_turn().await.unwrap().unwrap();
@@ -247,6 +306,30 @@ async fn id_runs_once_and_another_id_is_another_turn() {
         "leasehold:{x}:once:tuesday",
     ];
     place.is_clean_but_for(&kept, &[&client]).await;
+}
+
+/// The records have expired when the job ends.
+#[tokio::test]
+async fn job_that_takes_longer_than_its_id_is_kept_is_recorded_again() {
+    let place = place();
+    let client = place.client().await;
+    let turns = client.lock("x").lease(LEASE).once_for("monday");
+    let turns = turns.by("us").keep(Duration::from_secs(5));
+    let turn = run(turns.try_begin().await.unwrap());
+    let began = turn.began();
+    eventually("the records have expired", async || {
+        client.lock("x").last_turn().await.unwrap().is_none()
+    })
+    .await;
+    turn.done().await.unwrap();
+    let Begin::Done(info) = turns.try_begin().await.unwrap() else {
+        panic!("it is done");
+    };
+    assert_eq!((&*info.by, info.began), ("us", Some(began)));
+    let last = client.lock("x").last_turn().await.unwrap();
+    assert_eq!(last, Some(info));
+    let error = hourly(&place, &client).await.try_begin().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
 }
 
 #[tokio::test]
@@ -296,18 +379,18 @@ async fn no_hand_over_of_the_process_skips_the_look() {
     let place = place();
     let client = place.client().await;
     let plain = client.lock("x").lease(LEASE);
-    run(hourly(&client).await.begin().await.unwrap())
+    run(hourly(&place, &client).await.begin().await.unwrap())
         .done()
         .await
         .unwrap();
     let held = plain.acquire().await.unwrap();
     // The turn is over, so no caller waits for the plain holder.
-    let begun = hourly(&client).await.begin().await.unwrap();
+    let begun = hourly(&place, &client).await.begin().await.unwrap();
     assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
     held.release().await.unwrap();
     place.remove(RECORD);
     let held = plain.acquire().await.unwrap();
-    let turns = hourly(&client).await;
+    let turns = hourly(&place, &client).await;
     let waiter = tokio::spawn(async move { turns.begin().await });
     let plain_waiter = {
         let plain = plain.clone();
@@ -322,7 +405,7 @@ async fn no_hand_over_of_the_process_skips_the_look() {
     );
     turn.unwrap();
     guard.unwrap();
-    let begun = hourly(&client).await.begin().await.unwrap();
+    let begun = hourly(&place, &client).await.begin().await.unwrap();
     assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
     place.is_clean_but_for(&[RECORD], &[&client]).await;
 }
@@ -332,7 +415,7 @@ async fn dropped_begin_leaves_the_turn_open() {
     let place = place();
     let client = place.client().await;
     for polls in 0..40 {
-        let turns = hourly(&client).await.at_most_once(true);
+        let turns = hourly(&place, &client).await.at_most_once(true);
         let mut begin = Box::pin(async move { turns.begin().await });
         for _ in 0..polls {
             let polled = std::future::poll_fn(|cx| Poll::Ready(begin.as_mut().poll(cx)));
@@ -346,7 +429,7 @@ async fn dropped_begin_leaves_the_turn_open() {
         drop(begin);
     }
     // Whatever the server had granted to a dropped future, the turn was not begun.
-    let turn = run(hourly(&client)
+    let turn = run(hourly(&place, &client)
         .await
         .at_most_once(true)
         .begin()
@@ -354,4 +437,53 @@ async fn dropped_begin_leaves_the_turn_open() {
         .unwrap());
     turn.done().await.unwrap();
     place.is_clean_but_for(&[RECORD], &[&client]).await;
+}
+
+/// The turn of one id keeps the turns of other ids out. They learn which turn it is.
+#[tokio::test]
+async fn turn_of_another_id_is_named_while_it_runs() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let turn = run(ours
+        .lock("x")
+        .lease(LEASE)
+        .once_for("a")
+        .by("us")
+        .begin()
+        .await
+        .unwrap());
+    let other = theirs.lock("x").lease(LEASE).once_for("b");
+    let Begin::Elsewhere(info) = other.try_begin().await.unwrap() else {
+        panic!("the other turn runs");
+    };
+    assert_eq!((info.id.as_deref(), &*info.by), (Some("a"), "us"));
+    assert_eq!(
+        (info.state, &*info.hold),
+        (TurnState::Running, turn.holder_id())
+    );
+    turn.done().await.unwrap();
+    run(other.try_begin().await.unwrap()).done().await.unwrap();
+    let records = [RECORD, "leasehold:{x}:once:a", "leasehold:{x}:once:b"];
+    place.is_clean_but_for(&records, &[&ours, &theirs]).await;
+}
+
+/// Another task of the process waits first, so this wait sends no request of its own.
+#[tokio::test]
+async fn short_wait_for_an_id_reports_the_holder() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let guard = theirs.lock("x").lease(LEASE).acquire().await.unwrap();
+    let first = ours.lock("x").lease(LEASE);
+    let waiter = tokio::spawn(async move { first.acquire().await.unwrap().release().await });
+    tokio::task::yield_now().await;
+    let id = ours.lock("x").lease(LEASE).once_for("a");
+    // Long enough for an answer of a busy server.
+    let begun = id.begin_for(Duration::from_secs(2)).await;
+    let Ok(Begin::Elsewhere(info)) = begun else {
+        panic!("{begun:?}");
+    };
+    assert_eq!(info.hold, guard.holder_id());
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap();
+    place.is_clean(&[&ours, &theirs]).await;
 }

@@ -14,6 +14,7 @@ use leasehold::inspect::Ttl;
 use leasehold::{Client, CountDownLatch, ExpirableSemaphore, PermitId, Semaphore};
 use leasehold_testkit::RedisServer;
 
+use crate::recording;
 use crate::sides::SOON;
 use crate::support::{HOUR, eventually};
 
@@ -83,37 +84,10 @@ async fn semaphore_and_latch_state_matches_redisson_recordings() {
 /// lease.
 type State = BTreeMap<String, Vec<i64>>;
 
-struct Step {
-    /// The text of a call, like `client1.t1 sem:S.tryAcquire(2)`.
-    call: String,
-    answer: String,
-    state: Option<State>,
-}
+type Step = recording::Step<State>;
 
 fn steps(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    for line in text.lines() {
-        let numbered = line
-            .split_once(". ")
-            .filter(|(number, _)| number.parse::<u32>().is_ok());
-        if let Some((_, rest)) = numbered {
-            let (call, answer) = rest.split_once(" -> ").unwrap_or((rest, ""));
-            let answer = answer.split("   #").next().unwrap_or("").trim();
-            steps.push(Step {
-                call: call.into(),
-                answer: answer.into(),
-                state: None,
-            });
-        } else if let Some(step) = steps.last_mut()
-            && let Some(state) = line.trim().strip_prefix("= ")
-        {
-            let known = step.state.get_or_insert_default();
-            if state != "(no keys)" {
-                read_state(state, known);
-            }
-        }
-    }
-    steps
+    recording::steps(text, " returned ", read_state)
 }
 
 /// Reads `S string "3" ttl none` and `{P}:timeout zset {<P1 raw>: now+1.4s} ttl none`.

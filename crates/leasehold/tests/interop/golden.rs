@@ -16,6 +16,8 @@ use leasehold::settings::{Backoff, WaitStrategy};
 use leasehold::{Client, Lock, LockGuard, Owner};
 use leasehold_testkit::{RedisServer, RedissonVersion};
 
+use crate::recording;
+
 const RECORDINGS: [(RedissonVersion, &str, &str); 4] = [
     (
         RedissonVersion::V3_16_8,
@@ -63,40 +65,10 @@ async fn our_state_is_redissons_after_every_step() {
 /// Keys with their fields and values, and their remaining lease in seconds.
 type State = BTreeMap<String, (BTreeMap<String, String>, u64)>;
 
-/// One step of a recording.
-struct Step {
-    /// The text of a call, like `client1.t1 lock:L.tryLock(150, MILLISECONDS)`.
-    call: String,
-    answer: String,
-    waiter_returned: bool,
-    state: Option<State>,
-}
+type Step = recording::Step<State>;
 
 fn steps(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    for line in text.lines() {
-        let numbered = line
-            .split_once(". ")
-            .filter(|(number, _)| number.parse::<u32>().is_ok());
-        if let Some((_, rest)) = numbered {
-            let (call, answer) = rest.split_once(" -> ").unwrap_or((rest, ""));
-            steps.push(Step {
-                call: call.into(),
-                answer: answer.split("   #").next().unwrap_or("").trim().into(),
-                waiter_returned: false,
-                state: None,
-            });
-        } else if let Some(step) = steps.last_mut() {
-            if let Some(state) = line.trim().strip_prefix("= ") {
-                let known = step.state.get_or_insert_default();
-                if state != "(no keys)" {
-                    read_state(state, known);
-                }
-            }
-            step.waiter_returned |= line.contains(".. the waiter returned");
-        }
-    }
-    steps
+    recording::steps(text, ".. the waiter returned", read_state)
 }
 
 /// Reads `L hash {<client1>:<t1>: 2} ttl 29.9s`.

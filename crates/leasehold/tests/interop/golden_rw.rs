@@ -16,6 +16,7 @@ use leasehold::{Client, LockGuard, Owner, ReadGuard, RwLock, WriteGuard};
 use leasehold_testkit::{RedisServer, RedissonVersion};
 
 use super::golden::parse;
+use crate::recording;
 use crate::support::{HOUR, eventually};
 
 const RECORDINGS: [(RedissonVersion, &str); 2] = [
@@ -174,40 +175,10 @@ fn later(call: &str) -> Duration {
     Duration::from_secs_f64(seconds.unwrap_or(1.0))
 }
 
-struct Step {
-    number: String,
-    call: String,
-    answer: String,
-    waiter_returned: bool,
-    state: Option<State>,
-}
+type Step = recording::Step<State>;
 
 fn steps(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    for line in text.lines() {
-        let numbered = line
-            .split_once(". ")
-            .filter(|(number, _)| number.parse::<u32>().is_ok());
-        if let Some((number, rest)) = numbered {
-            let (call, answer) = rest.split_once(" -> ").unwrap_or((rest, ""));
-            steps.push(Step {
-                number: number.into(),
-                call: call.into(),
-                answer: answer.split("   #").next().unwrap_or("").trim().into(),
-                waiter_returned: false,
-                state: None,
-            });
-        } else if let Some(step) = steps.last_mut() {
-            if let Some(state) = line.trim().strip_prefix("= ") {
-                let known = step.state.get_or_insert_default();
-                if state != "(no keys)" {
-                    read_state(state, known);
-                }
-            }
-            step.waiter_returned |= line.contains(" returned ok null after");
-        }
-    }
-    steps
+    recording::steps(text, " returned ok null after", read_state)
 }
 
 /// Reads `RW hash {<client1>:<t1>: 2, mode: read} ttl 29.9s`, and keys of read holds.

@@ -60,7 +60,7 @@ const FORCE: &str = "a forced unlock lets a waiter in, and the former holder lea
 const EXPIRY: &str = "the other side gets in when the lease of the holder ends";
 const KILLED: &str = "a killed process keeps the others out only until its lease ends";
 const WATCHDOGS: &str = "each side's watchdog renews its own hold, and the other sides stay out";
-const MANY: &str = "when threads and processes of all sides compete, no two recorded holds overlap, and no count is lost";
+const MANY: &str = "when threads and processes of all sides compete, no two recorded holds overlap, and no update is lost";
 const STATE: &str = "each call of Leasehold leaves the same state in Redis as a live Redisson did when its calls were recorded";
 
 const FAILOVER: &str =
@@ -190,12 +190,12 @@ fn plain() -> Primitive {
                     ONE_AT_A_TIME,
                 ),
                 each(
-                    "a turn begins when Java's hold ends, keeps Java out, and runs once",
+                    "a turn of a job begins when Java's hold ends, keeps Java out, and runs once",
                     "recipes::turns::turn_does_not_begin_while_java_has_the_lock recipes::turns::turn_that_waits_begins_when_java_unlocks recipes::turns::java_gets_in_when_a_turn_ends recipes::turns::turn_that_java_ends_by_force_has_failed recipes::turns::id_runs_once_beside_threads_of_java",
                     BY_ITSELF,
                 ),
                 each(
-                    "a hold that passes on by a ticket keeps Java out until its last process ends it",
+                    "a hold that is passed on with a ticket keeps Java out until the last process ends the hold",
                     "recipes::tickets::resumed_ticket_keeps_java_out_until_its_release recipes::tickets::released_ticket_lets_java_in recipes::tickets::ticket_that_java_ends_by_force_is_refused recipes::tickets::hold_that_passes_on_is_never_free_for_java",
                     BY_ITSELF,
                 ),
@@ -274,7 +274,7 @@ fn fenced() -> Primitive {
                     "together::fenced_lock_loses_no_count_beside_redissons stress::fenced_claims_stay_unique_despite_kills",
                 ),
                 each(
-                    "a candidate of an election and Java lead in turn, and tokens rise from term to term",
+                    "a candidate in an election and a Java client hold the lock in turn, and tokens rise from term to term",
                     "recipes::elections::candidate_and_java_lead_in_turn recipes::elections::leader_that_java_ends_by_force_is_told_and_its_token_is_not_used_again recipes::elections::work_of_a_leader_ends_when_java_breaks_in",
                     BY_ITSELF,
                 ),
@@ -329,7 +329,7 @@ fn fair() -> Primitive {
                     "each_lock::killed_fair_waiter_is_skipped_after_timeout",
                 ),
                 each(
-                    "a hold that passes on by a ticket leaves the queue as it is",
+                    "passing a hold on with a ticket leaves the queue as it is",
                     "recipes::tickets::line_of_a_fair_lock_waits_for_the_last_process_of_a_ticket",
                     BY_ITSELF,
                 ),
@@ -564,7 +564,7 @@ fn semaphore() -> Primitive {
             same(EXPIRY, NO_LEASE),
             same(KILLED, NO_LEASE),
             same(
-                "any process can give back the permit of a killed process",
+                "any process can return the permit of a killed process",
                 "each_count::counted::the_permit_of_a_killed_process_is_given_back_by_any_other",
             ),
             same(WATCHDOGS, NO_LEASE),
@@ -603,7 +603,7 @@ fn expirable() -> Primitive {
                 "each_count::leased::all_waiters_are_woken_in_turn",
             ),
             each(
-                "Leasehold releases Java's permits by their ids, and Java releases Leasehold's if its version stores ids in the same way",
+                "Leasehold releases Java's permits by their ids, Redisson 4.7.0 also releases Leasehold's permits by their ids, and Redisson 3.16.8 can't, because it stores ids in another way",
                 "synchronizers::java_permits_without_lease_work_by_id synchronizers::new_java_releases_our_permits_by_id",
                 "not: an id passes between two sides, so each version is tested on its own; 3.16.8 writes and recognises ids only as hex digits, and does not recognise the ids of Leasehold and 4.7.0",
             ),

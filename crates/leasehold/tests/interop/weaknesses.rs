@@ -58,15 +58,15 @@ const SECTIONS: [(&str, &[Weakness]); 10] = [
     ("Replicas, clusters and other set-ups", SET_UPS),
 ];
 
-const ONLY_JAVA: &str = "Nothing: it concerns Java only.";
+const ONLY_JAVA: &str = "Nothing: only Java is affected.";
 const INSIDE: &str = "open: a race inside one JVM, which no test from outside can force; found by reading Redisson's code";
 
 const RENEWAL: &[Weakness] = &[
     weakness(
-        "Each lock with its unlock leaves a timer running if the client holds nothing else at that moment. All these timers renew the client's later holds: after 50 locks and unlocks, they send 50 scripts per period.",
+        "Each pair of `lock` and `unlock` leaves a timer running if the client holds nothing else at that moment. All these timers renew the client's later holds: after 50 locks and unlocks, they send 50 scripts per period.",
         NEW,
         "The load on the shared server grows for as long as the Java process runs. No lock is lost.",
-        "In Java, use explicit leases (`lock(lease, unit)`), which start no timer. A client that always holds at least one lock has only one timer. A Leasehold client always has one timer.",
+        "In Java, use explicit leases (`lock(lease, unit)`): they don't start a timer. A client that always holds at least one lock has only one timer. A Leasehold client always has one timer.",
         "suspects::renewal::javas_renewals_grow_with_each_lock_and_unlock",
     ),
     weakness(
@@ -98,16 +98,16 @@ const RENEWAL: &[Weakness] = &[
         "suspects::renewal::wrong_type_key_stops_other_java_renewals",
     ),
     weakness(
-        "For each name, a process renews only the hold of the thread that registered first for renewal. After a forced unlock, the thread that lost the lock still counts as the first. So the next hold of the process is renewed too late or, in 3.16.8, not at all.",
+        "For each name, a process renews only the hold of the thread that was the first to register for renewal. After a forced unlock, the thread that lost the lock still counts as the first one. So the next hold of the process is renewed too late or, in 3.16.8, not at all.",
         BOTH,
-        "After Leasehold's `force_unlock` of a Java hold, the next holder in the same Java process may lose the lock while it works.",
+        "After Leasehold's `force_unlock` of a Java hold, the next holder in the same Java process may lose the lock while it still works.",
         "After a forced unlock of a Java hold, let the thread that had the hold call `unlock` as often as it called `lock` (each call fails, and clears one registration), or restart the process.",
         "suspects::renewal::forced_unlock_leaves_next_java_hold_unrenewed",
     ),
     weakness(
         "A holder learns that its lock is lost only when its `unlock` fails.",
         BOTH,
-        "Until it unlocks, a Java thread continues to work at the same time as a Leasehold holder.",
+        "Until its `unlock` fails, a Java thread continues to work at the same time as a Leasehold holder.",
         "Use fenced locks, and let the resource that you protect check the tokens. A Leasehold holder does not have to wait for its release to fail: `guard.lost()` reports the loss earlier.",
         "lock::our_forced_unlock_is_seen_by_java",
     ),
@@ -119,9 +119,9 @@ const RENEWAL: &[Weakness] = &[
         "open: no test has a server so slow that a round lasts as long as a lease; found by reading Redisson's code",
     ),
     weakness(
-        "If a round of renewals throws an exception, and this is not an error reply from the server, the process never renews again.",
+        "If a round of renewals throws an exception that is not an error reply from the server, the process never renews again.",
         "4.7.0 (from 3.44)",
-        "All locks of the Java process are free after the watchdog timeout, but its threads continue to work.",
+        "All locks of the Java process are free after the watchdog timeout, but the process's threads continue to work.",
         "There is nothing to set. Watch the Java log.",
         "open: the test would need an error inside the JVM that no server can cause; seen once in a trial",
     ),
@@ -143,7 +143,7 @@ const LOCK: &[Weakness] = &[
         "suspects::plain::java_reentry_with_shorter_lease_cuts_hold",
     ),
     weakness(
-        "An explicit lease stays stored in the Java object until an unlock. The next thread that locks the same object without a lease gets the stored lease, and the first renewal is too late for that lease.",
+        "An explicit lease stays stored in the Java object until an unlock. The next thread that locks the same object without a lease gets the stored lease, and the first renewal may arrive after this lease has ended.",
         BOTH,
         "Leasehold gets the lock while a Java thread relies on the watchdog.",
         "In Java, use a new object (`getLock(name)`) for each use, or lock a name either always with a lease or always without.",
@@ -159,7 +159,7 @@ const LOCK: &[Weakness] = &[
     weakness(
         "Each unlock writes a key that has an expiry and belongs to this request, and deletes the key with a second command.",
         "4.7.0 (from 3.24)",
-        "The server gets more writes, and has keys `redisson_unlock_latch:{..}` for a while.",
+        "The server gets more writes, and has keys `redisson_unlock_latch:{..}` for a short time.",
         "Nothing to do: Leasehold neither reads nor writes these keys.",
         "suspects::plain::new_java_unlock_writes_temporary_key",
     ),
@@ -192,7 +192,7 @@ const LOCK: &[Weakness] = &[
         "lock::spin_waiters_get_lock_across_sides",
     ),
     weakness(
-        "If the time limit of a waiter ends just as it is woken, the waiter returns without another try, and does not wake another waiter instead.",
+        "If a waiter is woken just as its time limit ends, it returns without another try, and does not wake another waiter instead.",
         BOTH,
         "Nothing for Leasehold's waiters, which receive messages of their own. Other threads of that JVM wait for the next message or the end of the lease.",
         "Nothing to set.",
@@ -247,7 +247,7 @@ const FAIR: &[Weakness] = &[
         "suspects::fair::new_java_waiters_spin_behind_dead_head",
     ),
     weakness(
-        "A waiter learns the remaining lease of the holder when it is refused. If the waiter tries again after that lease and is refused again, it sleeps until it is notified, even if that takes forever. The end of a lease does not notify waiters.",
+        "A waiter learns the remaining lease of the holder when it is refused. If the waiter tries again after that lease and is refused again, it sleeps until it is notified, perhaps forever: waiters are not notified when a lease ends.",
         "3.16.8 (to 3.31)",
         "The queue is blocked, including Leasehold's later waiters.",
         "One Leasehold waiter in the queue is enough: it notifies the head. Without one, upgrade.",
@@ -292,7 +292,7 @@ const FAIR: &[Weakness] = &[
         "If a waiter is killed, it blocks the queue until five minutes after the end of the hold.",
         BOTH,
         "Leasehold waiters that are after the killed waiter in the queue wait for these five minutes.",
-        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. If such a waiter is killed, it loses its place when the hold has ended and then the time of its wait has passed. A killed Leasehold waiter is passed over after 5 s.",
+        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. If such a waiter is killed, it keeps its place after the end of the hold only for the time of that wait instead of five minutes. A killed Leasehold waiter is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
     weakness(
@@ -312,7 +312,7 @@ const FAIR: &[Weakness] = &[
     weakness(
         "The clocks of the clients decide which waiter has waited too long.",
         BOTH,
-        "If the clock of a Java process is behind the server's, its waiters lose their places when Leasehold sends a request. If its clock is ahead of the other clocks, it removes waiters of other processes.",
+        "If the clock of a Java process is behind the server's, its waiters lose their places when Leasehold sends a request. If the clock of a Java process is ahead of the other clocks, this process removes the waiters of other processes.",
         "Keep the clocks in step (NTP): they must differ by much less than five minutes.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
@@ -321,7 +321,7 @@ const FAIR: &[Weakness] = &[
 const READ_WRITE: &[Weakness] = &[
     weakness(
         "A reader's watchdog shortens the lock's expiry to the watchdog timeout. Up to 4.3.1, it also shortens the leases of all other readers. A writer can then acquire the lock while a reader with a longer lease still holds it.",
-        "3.16.8; 4.7.0 shortens only the lock's expiry, and restores it when that reader unlocks",
+        "3.16.8; 4.7.0 shortens only the lock's expiry, and restores this expiry when the reader with the watchdog unlocks",
         "A writer, Leasehold's or Redisson's, may hold the lock at the same time as Java's readers. Leasehold's clients restore their own holds.",
         "In Java, either use the watchdog for all read holds, or give all of them leases below the watchdog timeout. If this timeout is below 30 s, set `redisson_watchdog(..)` in Leasehold.",
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::java_reader_watchdog_keeps_our_longer_hold",
@@ -369,7 +369,7 @@ const READ_WRITE: &[Weakness] = &[
         "suspects::rw::java_readers_overtake_writer_and_cannot_upgrade",
     ),
     weakness(
-        "If the lease of a reader has ended while other readers hold the lock, Redisson reports that the first reader still holds it, and the unlock of that reader succeeds.",
+        "If the lease of a reader has ended while other readers hold the lock, Redisson reports that this reader still holds the lock, and this reader's unlock succeeds.",
         BOTH,
         "A Java reader can work at the same time as a Leasehold writer, without learning that its lease has ended.",
         "In Java, use leases that are longer than the work. A Leasehold reader learns of the loss.",
@@ -513,7 +513,7 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "The client's clock decides when the leases of permits end.",
         BOTH,
-        "Leasehold uses the server's clock. If the clock of a Java process is behind, Leasehold gives that process's permit to the next waiter too early.",
+        "Leasehold uses the server's clock. If the clock of a Java process is behind, Leasehold gives a permit of that process to the next waiter before the process expects it.",
         "Keep the clocks in step (NTP): they must differ by much less than a lease.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
@@ -608,7 +608,7 @@ const SET_UPS: &[Weakness] = &[
         "open: the test would need a proxy that speaks the cluster protocol",
     ),
     weakness(
-        "With replicas: if an acquire from a semaphore is refused, and a replica does not answer, Redisson returns the permits of this acquire, although it did not get any.",
+        "With replicas: if an acquire from a semaphore is refused, and a replica does not answer, Redisson adds the permits of this acquire to the semaphore, although the acquire did not get any.",
         "4.7.0 (from 3.21)",
         "The semaphore then has too many permits, for all clients.",
         "Turn `checkLockSyncedSlaves` off; use permits with leases.",
@@ -636,7 +636,7 @@ const SET_UPS: &[Weakness] = &[
         "open: true of any lock on replicas; a failover that loses locks is tested only with Leasehold",
     ),
     weakness(
-        "While a replica takes over, it is unclear which replicas 3.16.8 counts.",
+        "While a replica takes over, it is unclear which replicas 3.16.8 counts when it waits for confirmations.",
         OLD,
         "Two clients, Leasehold's or Redisson's, may hold the lock at the same time.",
         "Use fenced locks and let the resource that you protect check the tokens, or use a `RedLock`.",

@@ -32,7 +32,7 @@ fn noted(network: &Network) -> Arc<Mutex<Vec<Step>>> {
 fn too_few(error: &Error, said: &str) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let expected =
-        format!("granted at memory:// for `x`, but {said} within 100 ms; it was released");
+        format!("accepted at memory:// for `x`, but {said} within 100 ms; it was released");
     assert!(error.to_string().starts_with(&expected), "{error}");
 }
 

@@ -10,6 +10,7 @@ use leasehold::{Lock, LockGuard, Owner, kind};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::support::busy::Busy;
 
 /// The steps of the requests that have been sent.
 #[derive(Clone, Default)]
@@ -521,28 +522,24 @@ async fn hand_over_can_be_turned_off() {
     second.await.unwrap().release().await.unwrap();
 }
 
-/// Starts `tasks` tasks that use the lock all the time. Every wait and every hold is recorded and
-/// checked.
-fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
-    let end = Instant::now() + 1000 * MS;
-    let task = |n| {
-        let (lock, recorder) = (client.lock("x"), recorder.clone());
-        let who = format!("{who} {n}");
-        async move {
-            let mut held = 0;
-            while Instant::now() < end {
-                let asked = recorder.ask("x", &who);
-                let guard = lock.acquire().await.unwrap();
-                let inside = asked.acquired(&guard);
-                sleep(MS / 10).await;
-                inside.releasing(&guard);
-                guard.release().await.unwrap();
-                held += 1;
-            }
-            held
-        }
-    };
-    (0..tasks).map(|n| tokio::spawn(task(n))).collect()
+/// Returns tasks that use the lock for a second, and hold it for 1 ms each time.
+pub(super) fn busy<K>(lock: Lock<K>, who: &str, tasks: usize) -> Busy<'_, K> {
+    Busy {
+        lock,
+        who,
+        tasks,
+        lasts: 1000 * MS,
+        holds_for: |_| MS,
+        is_shared: false,
+    }
+}
+
+/// Like [`busy`], with a plain lock that each task holds for a tenth of that time.
+fn hurried<'a>(client: &Client, who: &'a str, tasks: usize) -> Busy<'a, kind::Plain> {
+    Busy {
+        holds_for: |_| MS / 10,
+        ..busy(client.lock("x"), who, tasks)
+    }
 }
 
 async fn held_by(tasks: Vec<JoinHandle<usize>>) -> Vec<usize> {
@@ -557,7 +554,7 @@ async fn longest_wait_at(distance: Duration) -> Duration {
     let (ours, _network, _) = at(&server, MS, MS);
     let (theirs, _its_network, _) = at(&server, distance, distance);
     let recorder = Recorder::new();
-    let many = busy(&ours, "ours", 64, &recorder);
+    let many = hurried(&ours, "ours", 64).start(&recorder);
     let (lock, end) = (theirs.lock("x"), Instant::now() + 1000 * MS);
     let mut longest = Duration::ZERO;
     while Instant::now() < end {
@@ -593,8 +590,8 @@ async fn a_busy_process_leaves_others_their_turn() {
     let (busy_one, _network, sent) = at(&server, MS, MS);
     let (other, _its_network, _) = at(&server, MS, MS);
     let recorder = Recorder::new();
-    let many = busy(&busy_one, "ours", 16, &recorder);
-    let one = busy(&other, "theirs", 1, &recorder);
+    let many = hurried(&busy_one, "ours", 16).start(&recorder);
+    let one = hurried(&other, "theirs", 1).start(&recorder);
     let (many, one) = (held_by(many).await, held_by(one).await);
     recorder.report().judge().unwrap();
     // The other client is served after each of our slices, which last 10 ms.

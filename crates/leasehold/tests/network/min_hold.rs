@@ -10,6 +10,7 @@ use leasehold::{AnyLock, Client, Embedded, ErrorKind, LockGuard, Owner};
 use tokio::time::{Instant, sleep};
 
 use super::{Fate, MS, Network};
+use crate::support::acquire_and_release;
 
 /// The lease of the clients.
 const LEASE: Duration = Duration::from_secs(10);
@@ -104,14 +105,7 @@ async fn a_hold_that_outlasts_its_minimum_time_is_like_any_other() {
         assert!(guard.is_held());
         let ended = Instant::now();
         end(how, guard, &network).await;
-        theirs
-            .lock("x")
-            .acquire()
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+        acquire_and_release(&theirs.lock("x")).await;
         let most = if how == "killed" {
             LEASE
         } else {
@@ -169,14 +163,7 @@ async fn an_acquire_that_is_dropped_keeps_nothing() {
     assert!(tokio::time::timeout(10 * MS, lock.acquire()).await.is_err());
     let (theirs, _network) = self::client(&server);
     let begun = Instant::now();
-    theirs
-        .lock("x")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&theirs.lock("x")).await;
     assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
 }
 
@@ -209,14 +196,7 @@ async fn a_reentry_can_add_a_minimum_time() {
     inner.release().await.unwrap();
     // The server already has the minimum time, although the process sends nothing any more.
     end("killed", guard, &network).await;
-    theirs
-        .lock("x")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&theirs.lock("x")).await;
     let held = begun.elapsed();
     assert!(held >= least && held < least + SLACK, "{held:?}");
 }
@@ -244,14 +224,7 @@ async fn a_ticket_lasts_for_the_minimum_time() {
     let guard = client.lock("x").min_hold(least).acquire().await.unwrap();
     let begun = Instant::now();
     let _ticket = guard.into_ticket(LEAST[0]).await.unwrap();
-    client
-        .lock("x")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&client.lock("x")).await;
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
 }
 

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use leasehold::{FairLock, LockGuard};
 use tokio::task::JoinHandle;
 
-use super::hand_over::{Sent, at, near, others_go_on};
+use super::hand_over::{Sent, at, busy, near, others_go_on};
 use super::*;
 
 fn waits(lock: &FairLock) -> JoinHandle<LockGuard> {
@@ -510,37 +510,14 @@ async fn hold_is_handed_over_to_a_waiter_whose_place_is_being_kept() {
     }
 }
 
-/// Starts `tasks` tasks that use the lock all the time. Every hold is recorded and checked.
-fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
-    let end = Instant::now() + 1000 * MS;
-    let task = |n| {
-        let (lock, recorder) = (client.fair_lock("x"), recorder.clone());
-        let who = format!("{who} {n}");
-        async move {
-            let mut held = 0;
-            while Instant::now() < end {
-                let asked = recorder.ask("x", &who);
-                let guard = lock.acquire().await.unwrap();
-                let inside = asked.acquired(&guard);
-                sleep(MS).await;
-                inside.releasing(&guard);
-                guard.release().await.unwrap();
-                held += 1;
-            }
-            held
-        }
-    };
-    (0..tasks).map(|n| tokio::spawn(task(n))).collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn each_task_of_two_processes_has_the_lock_as_often() {
     let server = Embedded::new();
     let (ours, _network, sent) = at(&server, MS, MS);
     let (theirs, _its_network, _) = at(&server, MS, MS);
     let recorder = Recorder::new();
-    let many = busy(&ours, "ours", 16, &recorder);
-    let few = busy(&theirs, "theirs", 4, &recorder);
+    let many = busy(ours.fair_lock("x"), "ours", 16).start(&recorder);
+    let few = busy(theirs.fair_lock("x"), "theirs", 4).start(&recorder);
     let held = join_all(many.into_iter().chain(few)).await;
     let held: Vec<usize> = held.into_iter().map(Result::unwrap).collect();
     recorder.report().judge().unwrap();

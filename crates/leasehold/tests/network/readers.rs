@@ -8,10 +8,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use leasehold::{Owner, ReadGuard, RwLock, WriteGuard};
 use tokio::sync::Barrier;
-use tokio::task::JoinHandle;
 
-use super::hand_over::{Sent, at, near};
+use super::hand_over::{Sent, at, busy, near};
 use super::*;
+use crate::support::busy::Busy;
 
 fn asked(sent: &Sent) -> (usize, usize) {
     let steps = [Step::RwAcquireRead, Step::RwReleaseRead];
@@ -407,35 +407,18 @@ async fn each_reader_behind_a_writer_is_woken_a_few_times() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// Starts `tasks` tasks that read all the time. Every hold is recorded and checked.
-fn busy(client: &Client, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
-    let end = Instant::now() + 1000 * MS;
-    let task = |n: usize| {
-        let (lock, recorder) = (client.rw_lock("x"), recorder.clone());
-        async move {
-            let mut held = 0;
-            while Instant::now() < end {
-                let asked = recorder.ask("x", &format!("reader {n}")).sharing();
-                let guard = lock.read().await.unwrap();
-                let inside = asked.acquired(&guard);
-                sleep(MS * (1 + u32::try_from(n % 3).unwrap())).await;
-                inside.releasing(&guard);
-                guard.release().await.unwrap();
-                held += 1;
-            }
-            held
-        }
-    };
-    (0..tasks).map(|n| tokio::spawn(task(n))).collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_writer_elsewhere_has_its_turn_beside_busy_readers() {
     let server = Embedded::new();
     let (ours, _network, sent) = at(&server, MS, MS);
     let (theirs, _its_network, _) = at(&server, MS, MS);
     let recorder = Recorder::new();
-    let many = busy(&ours, 32, &recorder);
+    let readers = Busy {
+        holds_for: |n| MS * (1 + u32::try_from(n % 3).unwrap()),
+        is_shared: true,
+        ..busy(ours.rw_lock("x").read_lock(), "reader", 32)
+    };
+    let many = readers.start(&recorder);
     let (lock, end) = (theirs.rw_lock("x"), Instant::now() + 1000 * MS);
     let (mut longest, written) = (Duration::ZERO, Arc::new(AtomicUsize::new(0)));
     while Instant::now() < end {

@@ -8,6 +8,7 @@ use leasehold::{Client, Embedded, ErrorKind, LockGuard, RedLock};
 use tokio::time::{Instant, sleep};
 
 use crate::MS;
+use crate::support::acquire_and_release;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NOTE: &str = "leasehold:{x}:longest";
@@ -202,26 +203,13 @@ async fn longer_lease_is_first_noted_everywhere() {
     // The handle must reach all servers only once, but each acquire writes the note again.
     scene.networks[2].refuse(true);
     scene.masters[1].remove(NOTE);
-    lock.clone()
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&lock).await;
     assert_eq!(scene.masters[1].keys(), [NOTE]);
     // A lock whose `longest_lease` does not exceed the default leaves no note.
     for master in &scene.masters {
         assert!(master.remove(NOTE));
     }
-    scene
-        .ours()
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&scene.ours()).await;
     assert!(scene.masters[0].keys().is_empty());
 }
 

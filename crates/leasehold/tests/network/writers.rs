@@ -6,8 +6,9 @@ use futures_util::future::join_all;
 use leasehold::{RwLock, WriteGuard};
 use tokio::task::JoinHandle;
 
-use super::hand_over::{Sent, at, near};
+use super::hand_over::{Sent, at, busy, near};
 use super::*;
+use crate::support::busy::Busy;
 
 fn released(sent: &Sent) -> usize {
     sent.count(Step::RwReleaseWrite)
@@ -207,7 +208,13 @@ async fn a_reader_that_backs_off_is_not_starved_by_writers() {
     let recorder = Recorder::new();
     let writers: Vec<_> = [(&client, "ours"), (&others, "others")]
         .into_iter()
-        .flat_map(|(client, who)| busy(client, who, 2, 60_000 * MS, &recorder))
+        .flat_map(|(client, who)| {
+            let writers = Busy {
+                lasts: 60_000 * MS,
+                ..busy(client.rw_lock("x").write_lock(), who, 2)
+            };
+            writers.start(&recorder)
+        })
         .collect();
     sleep(100 * MS).await;
     let lock = backs_off(&theirs.rw_lock("x"));
@@ -220,43 +227,17 @@ async fn a_reader_that_backs_off_is_not_starved_by_writers() {
     writers.iter().for_each(JoinHandle::abort);
 }
 
-/// Starts `tasks` tasks that write all the time. Every hold is recorded and checked.
-fn busy(
-    client: &Client,
-    who: &str,
-    tasks: usize,
-    time: Duration,
-    recorder: &Recorder,
-) -> Vec<JoinHandle<usize>> {
-    let end = Instant::now() + time;
-    let task = |n| {
-        let (lock, recorder) = (client.rw_lock("x"), recorder.clone());
-        let who = format!("{who} {n}");
-        async move {
-            let mut held = 0;
-            while Instant::now() < end {
-                let asked = recorder.ask("x", &who);
-                let guard = lock.write().await.unwrap();
-                let inside = asked.acquired(&guard);
-                sleep(MS).await;
-                inside.releasing(&guard);
-                guard.release().await.unwrap();
-                held += 1;
-            }
-            held
-        }
-    };
-    (0..tasks).map(|n| tokio::spawn(task(n))).collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn others_have_their_turn_beside_busy_writers() {
     let server = Embedded::new();
     let (ours, _network, sent) = at(&server, MS, MS);
     let (theirs, _its_network, _) = at(&server, MS, MS);
     let recorder = Recorder::new();
-    let many = busy(&ours, "ours", 16, 1000 * MS, &recorder);
-    let one = busy(&theirs, "theirs", 1, 1000 * MS, &recorder);
+    let busy = |client: &Client, who, tasks| {
+        let lock = client.rw_lock("x").write_lock();
+        busy(lock, who, tasks).start(&recorder)
+    };
+    let (many, one) = (busy(&ours, "ours", 16), busy(&theirs, "theirs", 1));
     let (reader, end) = (theirs.rw_lock("x"), Instant::now() + 1000 * MS);
     let near_reader = tokio::spawn({
         let lock = ours.rw_lock("x");

@@ -116,7 +116,7 @@ fn every_trouble_has_its_test_or_a_reason() {
         assert_eq!(row.matches(" | ").count(), 3, "not four cells: {row}");
         assert!(row.contains(".rs#") || row.contains("| not run: "), "{row}");
     }
-    let counted = format!("A test causes {run} of these {} troubles", rows.len());
+    let counted = format!("Tests cause {run} of these {} troubles", rows.len());
     assert!(page.contains(&counted), "it has to say: {counted}");
 }
 

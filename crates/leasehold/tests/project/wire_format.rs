@@ -444,6 +444,11 @@ async fn the_semaphore_with_leases() {
         permit.release().await.unwrap();
         wire.look();
         let all = semaphore.acquire_many(4).await.unwrap();
+        let id = all.id().to_string();
+        assert!(place.other.force_release(name, &id).await.unwrap());
+        wire.look();
+        drop(all);
+        let all = semaphore.acquire_many(4).await.unwrap();
         let other = place.other.expirable_semaphore(name);
         let waits = async move { other.acquire().await.unwrap() };
         let called = place.is_to_be_called(waits).await;

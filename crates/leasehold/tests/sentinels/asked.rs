@@ -8,7 +8,7 @@ use leasehold::{Client, ErrorKind};
 use leasehold_testkit::{Proxy, RedisServer, Sentinels};
 
 use super::failovers::{leads_to, master_of};
-use crate::support::eventually;
+use crate::support::{acquire_and_release, eventually};
 
 /// Starts a proxy in front of each sentinel. Returns the proxies, and a URL that names all of them.
 pub(super) fn behind_proxies(sentinels: &Sentinels) -> (Vec<Proxy>, String) {
@@ -73,14 +73,7 @@ async fn sentinel_with_old_news_leads_nobody_back() {
     let port = sentinels.master_server().port().to_string();
     let at = master_of(&client).await;
     assert!(at.ends_with(&port), "{at}");
-    client
-        .lock("x")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&client.lock("x")).await;
     assert_eq!(past.servers()[0].scripts(), 0);
 }
 

@@ -4,7 +4,6 @@
 //! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the random
 //! choices of another run, but the processes may react differently.
 
-use std::io::Read;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +17,7 @@ use tokio::task::JoinSet;
 use super::account::Account;
 use super::asked::behind_proxies;
 use super::worker::{JOBS, Job, PERMITS, PLACES, Worker, make_semaphores};
-use crate::support::child::{Child, job};
+use crate::support::child::{Child, job, until_parent_stops};
 
 const TEST: &str = "sentinels::nemesis::a_process_of_its_own";
 const PROCESSES: usize = 2;
@@ -323,12 +322,7 @@ fn a_process_of_its_own() {
 
 /// Works until the parent closes this process's input.
 async fn work(url: &str, seed: u64) {
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        stopped.store(true, Ordering::SeqCst);
-    });
+    let stop = until_parent_stops();
     let connect = async |lease| {
         let builder = Client::builder().lease(lease).label(format!("crew{seed}"));
         builder.connect(url).await.unwrap()

@@ -54,7 +54,7 @@ fn too_few(error: &Error, count: u8, needed: u8) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let said = error.to_string();
     let expected = format!("but only {count} of {needed} replicas confirmed it within 100 ms");
-    assert!(said.contains("granted at redis://"), "{said}");
+    assert!(said.contains("accepted at redis://"), "{said}");
     assert!(said.contains(&expected), "{said}");
     let ending = "it was released: check the replicas or ask for fewer";
     assert!(said.ends_with(ending), "{said}");

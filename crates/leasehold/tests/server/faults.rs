@@ -9,7 +9,7 @@ use leasehold::{Client, ErrorKind, LossReason};
 use leasehold_testkit::{Proxy, RedisServer};
 
 use super::scene::{LEASE, builder, steady, struck, through_proxy};
-use crate::support::{HOUR, eventually};
+use crate::support::{HOUR, acquire_and_release, eventually};
 
 #[tokio::test]
 async fn acquire_with_lost_reply_leaves_no_lock() {
@@ -287,23 +287,9 @@ async fn unreachable_server_is_an_error_not_none() {
 #[tokio::test]
 async fn wait_survives_server_restart_without_scripts() {
     let (server, _proxy, _, beside) = through_proxy().await;
-    beside
-        .lock("x")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&beside.lock("x")).await;
     server.command(&["SCRIPT", "FLUSH"]).unwrap();
-    beside
-        .lock("x")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&beside.lock("x")).await;
     server.kill().unwrap();
     let lock = beside.lock("x");
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });

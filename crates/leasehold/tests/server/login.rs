@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::support::{HOUR, eventually};
+use crate::support::{HOUR, acquire_and_release, eventually};
 
 /// Returns a server with a user, a proxy that counts connections, and a client through the proxy.
 async fn logged_in() -> (RedisServer, Proxy, Client) {
@@ -251,14 +251,7 @@ async fn ten_rotations_cost_no_hold_and_no_connection() {
             .command(&["ACL", "DELUSER", &user(number - 1)])
             .unwrap();
     }
-    client
-        .lock("at last")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&client.lock("at last")).await;
     assert_eq!(
         proxy.connections(),
         connections,
@@ -611,14 +604,7 @@ async fn new_password_is_that_of_the_urls_user() {
         server.calls("auth") > logins
     })
     .await;
-    client
-        .lock("x")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    acquire_and_release(&client.lock("x")).await;
     let list = server.command(&["CLIENT", "LIST"]).unwrap();
     let mut ours = list.as_text().unwrap().lines();
     let is_app = |line: &str| !line.contains("name=leasehold") || line.contains("user=app ");

@@ -87,8 +87,7 @@ async fn a_release_whose_reply_vanishes_happens_once() {
         Strike::LoseReply,
         Strike::LoseRequest,
     ] {
-        let mut scene = Scene::new();
-        let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+        let (mut scene, ours, theirs) = Scene::of_two().await;
         let hold = scene.hold(&ours.lock(NAME), "ours").await;
         scene.waiter(theirs.lock(NAME), "theirs");
         let fault = scene.proxy.strike_next(RELEASE, strike);

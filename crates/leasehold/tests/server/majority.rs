@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Client, ErrorKind, LossReason, MultiLock, RedLock};
 use leasehold_testkit::{Proxy, RedisServer, Strike};
 
-use crate::support::{HOUR, eventually};
+use crate::support::{HOUR, acquire_and_release, eventually};
 
 /// A lease long enough for a busy machine.
 const LEASE: Duration = Duration::from_millis(3000);
@@ -296,13 +296,7 @@ async fn two_addresses_of_one_server_are_refused() {
         let all = MultiLock::new(locks()).unwrap();
         names(all.acquire().await.unwrap_err());
         let all = MultiLock::new(clients.iter().map(|client| client.lock(client.address())));
-        all.unwrap()
-            .acquire()
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+        acquire_and_release(&all.unwrap()).await;
     }
     eventually("nothing is left", async || {
         servers.iter().all(|server| keys(server) == 0)

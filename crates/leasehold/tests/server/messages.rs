@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 use leasehold::Client;
 use leasehold_testkit::{RedisServer, Strike};
 
-use super::scene::{NAME, SUBSCRIBE, Scene, builder, struck};
+use super::scene::{NAME, SUBSCRIBE, Scene, struck};
 use crate::support::{HOUR, eventually};
 
 #[tokio::test]
 async fn release_during_subscribe_wakes_waiter() {
     // The server receives the subscription after the release, or just before it.
     for strike in [Strike::HoldRequest, Strike::HoldReply] {
-        let mut scene = Scene::new();
-        let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+        let (mut scene, ours, theirs) = Scene::of_two().await;
         let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
         let fault = scene.proxy.strike_next(SUBSCRIBE, strike);
         scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
@@ -36,8 +35,7 @@ async fn unconfirmed_subscription_is_made_again() {
         Strike::LoseRequest,
         Strike::LoseReply,
     ] {
-        let mut scene = Scene::new();
-        let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+        let (mut scene, ours, theirs) = Scene::of_two().await;
         let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
         let fault = scene.proxy.strike_next(SUBSCRIBE, strike);
         scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
@@ -50,8 +48,7 @@ async fn unconfirmed_subscription_is_made_again() {
 
 #[tokio::test]
 async fn cut_after_subscribe_reply_loses_no_wakeup() {
-    let mut scene = Scene::new();
-    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+    let (mut scene, ours, theirs) = Scene::of_two().await;
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
     let fault = scene.proxy.strike_next(SUBSCRIBE, Strike::CutBehindReply);
     scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
@@ -64,8 +61,7 @@ async fn cut_after_subscribe_reply_loses_no_wakeup() {
 
 #[tokio::test]
 async fn waiters_poll_when_messages_are_lost() {
-    let mut scene = Scene::new();
-    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+    let (mut scene, ours, theirs) = Scene::of_two().await;
     scene.proxy.swallow_messages(true);
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
     for _ in 0..3 {
@@ -85,8 +81,7 @@ async fn waiters_poll_when_messages_are_lost() {
 
 #[tokio::test]
 async fn waiter_survives_cut_message_connections() {
-    let mut scene = Scene::new();
-    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+    let (mut scene, ours, theirs) = Scene::of_two().await;
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
     scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
     for _ in 0..3 {
@@ -108,8 +103,7 @@ async fn waiter_survives_cut_message_connections() {
 
 #[tokio::test]
 async fn waiter_survives_cut_call_connection() {
-    let mut scene = Scene::new();
-    let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
+    let (mut scene, ours, theirs) = Scene::of_two().await;
     let hold = scene.hold(&theirs.lock(NAME), "theirs").await;
     scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
     eventually("it listens", async || !scene.server.channels().is_empty()).await;

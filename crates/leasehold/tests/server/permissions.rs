@@ -81,6 +81,22 @@ async fn denied_script_command_leaves_no_lock() {
     assert!(server.keys().is_empty());
 }
 
+#[tokio::test]
+async fn denied_script_command_leaves_no_turn() {
+    let server = RedisServer::start().unwrap();
+    for denied in ["-pexpire", "-hdel", "-hset"] {
+        let client = client_with(&server, &["+@all", "~*", "&*", denied]).await;
+        let lock = client.lock("x");
+        let hour = lock.once_per(HOUR).try_begin().await;
+        let id = lock.once_for("y").try_begin().await;
+        for begun in [hour, id] {
+            let error = begun.expect_err("a command is denied");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{denied}: {error}");
+        }
+        assert!(server.keys().is_empty(), "{denied}: {:?}", server.keys());
+    }
+}
+
 /// A time longer than a busy server takes to answer.
 const A_WHILE: Duration = Duration::from_secs(2);
 

@@ -104,6 +104,14 @@ impl Scene {
         }
     }
 
+    /// Starts a scene with two clients: one through the proxy, and one beside it.
+    pub(crate) async fn of_two() -> (Self, Client, Client) {
+        let mut scene = Self::new();
+        let ours = scene.client(builder()).await;
+        let theirs = scene.beside(builder()).await;
+        (scene, ours, theirs)
+    }
+
     /// Connects a client through the proxy.
     pub(crate) async fn client(&mut self, builder: ClientBuilder) -> Client {
         let client = builder.connect(&self.proxy.url()).await.unwrap();

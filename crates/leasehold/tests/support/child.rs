@@ -1,8 +1,9 @@
 //! A child process, which is this test binary, started once more for one job.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,6 +11,17 @@ use std::time::Duration;
 use leasehold_testkit::{ClockShim, ForkShim, Hosts, eventually, process};
 
 const JOB: &str = "LEASEHOLD_TEST_JOB";
+
+/// In a child: returns a flag that is set as soon as the parent closes this process's input.
+pub(crate) fn until_parent_stops() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        stopped.store(true, Ordering::SeqCst);
+    });
+    stop
+}
 
 /// A running child process. It is killed when this is dropped.
 pub(crate) struct Child {

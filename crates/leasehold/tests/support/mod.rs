@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 pub(crate) mod asleep;
+pub(crate) mod busy;
 #[cfg(unix)]
 pub(crate) mod child;
 pub(crate) mod company;
@@ -12,6 +13,7 @@ pub(crate) mod guarded;
 pub(crate) mod metrics;
 #[cfg(unix)]
 mod place;
+mod poll;
 pub(crate) mod sources;
 pub(crate) mod spans;
 pub(crate) mod told;
@@ -22,10 +24,13 @@ pub(crate) mod wire;
 use std::time::Duration;
 
 use leasehold::inspect::Activity;
-use leasehold::{Client, FairLock, FencedLock, Lock, LossReason};
+use leasehold::kind::Kind;
+use leasehold::{Client, Error, ErrorKind, FairLock, FencedLock, Lock, LockGuard, LossReason};
 #[cfg(unix)]
 #[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub(crate) use place::*;
+#[allow(unused_imports, reason = "each test binary uses its part of it")]
+pub(crate) use poll::drop_after;
 
 /// Returns the reason of a hold that a client without a label of its own ended by force.
 pub(crate) fn forced() -> LossReason {
@@ -34,6 +39,20 @@ pub(crate) fn forced() -> LossReason {
     let label = std::env::var("LEASEHOLD_LABEL");
     LossReason::Forced {
         by: Some(label.unwrap_or_else(|_| program.to_string_lossy().into_owned())),
+    }
+}
+
+/// Acquires the lock, which must be free in the end, and releases it.
+pub(crate) async fn acquire_and_release<K: Kind>(lock: &Lock<K>) {
+    let guard: LockGuard = lock.acquire().await.unwrap().into();
+    guard.release().await.unwrap();
+}
+
+/// Checks the errors of all calls of a synchronizer whose key is a hash.
+pub(crate) fn all_refuse_a_hash(errors: impl IntoIterator<Item = Error>) {
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+        assert!(error.to_string().contains("a hash"), "{error}");
     }
 }
 

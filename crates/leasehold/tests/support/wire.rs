@@ -8,11 +8,11 @@ pub(crate) const PAGE: &str = include_str!("../../../../docs/wire-format.md");
 
 /// Returns the commands that a user needs according to the page, as rules.
 pub(crate) fn allowed_commands() -> String {
-    rules_behind("With restricted commands it needs")
+    rules_behind("A user with restricted commands needs")
 }
 
 pub(crate) fn allowed_in_a_cluster() -> String {
-    rules_behind("In a cluster it also needs")
+    rules_behind("In a cluster, the user also needs")
 }
 
 /// Returns the commands that the user on the sentinels needs according to the page, as rules.

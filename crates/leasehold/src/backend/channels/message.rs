@@ -97,8 +97,8 @@ impl MessageJoiner {
             }
             release.deliver(&mut deliver);
         }
-        // These zeros may arrive in a later read than the message before them, so `permits` is kept
-        // from one read to the next.
+        // The zeros for Redisson may arrive in a later read than the message before them, so
+        // `permits` is kept from one read to the next.
         let is_for_redisson = payload == b"0" && self.permits.as_ref() == Some(&channel);
         if is_for_redisson {
             return;

@@ -151,8 +151,8 @@ impl NodeChannels {
         if let Some(entry) = table.entries.get_mut(name)
             && entry.node == Some(self.node)
         {
-            // Do this before the listeners wake, because they compare their zeros as soon as they
-            // wake.
+            // Set the baselines before the listeners wake, because they compare their zeros as soon
+            // as they wake.
             entry.note_confirmed();
             entry.signal.send_if_modified(|signal| {
                 // A waiter may have missed a release between its request and the subscription. The
@@ -185,8 +185,8 @@ impl NodeChannels {
         fresh.retain(|name| {
             let entry = table.entries.get_mut(name);
             let entry = entry.filter(|entry| entry.node == Some(self.node));
-            // This is noted before the request is sent: a listener that arrives while the request
-            // is on its way needs a later confirmation.
+            // The request is noted before it is sent: a listener that arrives while the request is
+            // on its way needs a later confirmation.
             entry.map(ChannelEntry::note_requested).is_some()
         });
         fresh
@@ -200,7 +200,8 @@ impl NodeChannels {
         let mut removed = 0;
         ended.retain(|name| {
             let entry = table.entries.get_mut(name);
-            // The channel has moved to another connection, which may already have removed it.
+            // If it is not ours, the channel has moved to another connection, which may already
+            // have removed it.
             let Some(entry) = entry.filter(|entry| entry.node == Some(self.node)) else {
                 return true;
             };

@@ -55,7 +55,7 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
             "the client of {at} belongs to the process from which this one was forked, so nothing was sent{subject}; connect after the fork"
         ),
         (Cause::Unconfirmed(what), _) => format!(
-            "granted at {at}{subject}, but {}; {if_it_ran}: check the replicas or ask for fewer",
+            "accepted at {at}{subject}, but {}; {if_it_ran}: check the replicas or ask for fewer",
             what.why
         ),
         (Cause::Other(said), _) => {

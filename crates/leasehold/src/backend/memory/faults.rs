@@ -38,7 +38,7 @@ impl Embedded {
     }
 
     /// Undoes every write since `checkpoint`, as a failover to a replica that lagged does. Leases
-    /// still end at the same time.
+    /// still end at the times at which they would have ended.
     pub fn roll_back(&self, checkpoint: &Checkpoint) {
         self.memory.keyspace().entries = checkpoint.entries.clone();
     }
@@ -80,8 +80,8 @@ impl Embedded {
     pub fn restart(&self) {
         *self.memory.started.lock() = Some(self.memory.clock.now());
         self.clear();
-        // Do this last: a cut connection is open again at once, and must report the new start time
-        // and find no keys.
+        // Cut the connections last: a cut connection is open again at once, and must report the new
+        // start time and find no keys.
         self.cut_all();
     }
 

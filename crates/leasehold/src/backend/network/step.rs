@@ -51,8 +51,9 @@ steps! {
     LockRenew = "lock.renew",
     /// A holder ends its guard and keeps the lock locked for a fixed time.
     LockKeepFor = "lock.keep_for",
-    /// The watchdog renews many holds with the same lease at once. A hold whose key is not as
-    /// expected is then renewed by [`LockRenew`](Self::LockRenew).
+    /// The watchdog renews many holds with the same lease at once. A hold that this step leaves
+    /// out, for example because its key has no expiry, is then renewed by
+    /// [`LockRenew`](Self::LockRenew).
     LockRenewMany = "lock.renew_many",
     /// A client asks for a turn of a lock: once per slot, or once per id.
     SlotBegin = "slot.begin",
@@ -166,6 +167,8 @@ steps! {
     ExpirableExchange = "expirable.exchange",
     /// The watchdog renews permits.
     ExpirableRenew = "expirable.renew",
+    /// A holder asks why it has lost its permits.
+    ExpirableWhyLost = "expirable.why_lost",
     /// A holder returns permits.
     ExpirableRelease = "expirable.release",
     /// A client sets the lease of a permit.

@@ -62,8 +62,8 @@ impl Traffic {
     }
 
     /// Delays a route while the server waits for the confirmations of a call, whose reply arrives
-    /// at `until`. As on the connection to a server, the next call is sent after that. Calls
-    /// already on their way count as part of this one.
+    /// at `until`. As on the connection to a server, the next call is sent after that reply. Calls
+    /// that are already on their way count as part of that call.
     pub(super) fn block_until(&mut self, route: Route, until: Moment) {
         let latest = self.latest(route);
         latest.blocked_until = latest.blocked_until.max(until);

@@ -1,7 +1,7 @@
-//! The task of the connection for acknowledged calls, which exists from the first such call to the
-//! end of the client. It is the second connection for calls, besides the one of `keep_connected`.
-//! Facts that it learns about the server apply to both. When the first connection leads to another
-//! server, this connection moves there, too.
+//! The task that runs the connection for acknowledged calls. This connection exists from the first
+//! such call to the end of the client. It is the second connection for calls, besides the one of
+//! `keep_connected`. Facts that it learns about the server apply to both. When the first connection
+//! leads to another server, this connection moves there, too.
 
 use futures_util::FutureExt;
 
@@ -68,8 +68,8 @@ async fn use_connection(
     } = opened;
     // Clears a pending notification, which is about an earlier connection.
     let _ = lane.given_up.notified().now_or_never();
-    // Do this before the first operation is sent, as on the other connection. Either connection may
-    // be the first to learn that the server was replaced.
+    // Learn of the server before the first operation is sent, as on the other connection. Either
+    // connection may be the first to learn that the server was replaced.
     let now = node.learn_of_server(&hello);
     doubt_holds(node, reached.as_ref(), &now);
     let reached = &*reached.insert(now);

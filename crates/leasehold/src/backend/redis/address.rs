@@ -438,7 +438,7 @@ mod tests {
         ];
         let signs_first = fastrand::usize(..3);
         let letters = (0..12).map(|n| {
-            // Such characters never follow each other, because messages contain `://`.
+            // Characters with a meaning never follow each other, because messages contain `://`.
             let alphabet = if n % 3 == signs_first { SIGNS } else { LETTERS };
             alphabet[fastrand::usize(..alphabet.len())]
         });

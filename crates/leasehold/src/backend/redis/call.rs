@@ -20,7 +20,7 @@ pub(crate) struct Header {
     pub(crate) script: ScriptRef,
     pub(crate) number: i64,
     /// The deadline in server time, after which no client waits for the reply; 0 if the call runs
-    /// whenever it arrives.
+    /// however late it arrives.
     pub(crate) not_after_ms: i64,
     pub(crate) keys: Keys,
 }

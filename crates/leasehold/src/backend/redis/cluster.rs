@@ -69,7 +69,7 @@ pub(crate) struct Cluster {
     map: Arc<SlotMap>,
     /// Whether a node has sent the map.
     has_map: AtomicBool,
-    /// The last failed query for the map, to which no connected node answered with the map.
+    /// The last query for the map that no connected node answered with the map.
     refused_map: Mutex<Option<RefusedMapQuery>>,
     nodes: Mutex<Nodes>,
     slot_queues: SlotQueues,
@@ -319,8 +319,8 @@ impl Cluster {
 
     /// Adopts a map that the node at `asked` has sent. Returns whether it changes anything.
     fn apply(&self, asked: &Address, ranges: &[Range]) -> bool {
-        // This is the host as announced, because `node_announced_by` applies the address map. A
-        // mapped host must not be mapped again.
+        // Use the host as announced, because `node_announced_by` applies the address map. A mapped
+        // host must not be mapped again.
         let own_host = asked.unmapped_host().unwrap_or_default();
         // The node of each address is looked up only once: a node may have thousands of ranges.
         let mut numbers = HashMap::new();
@@ -334,8 +334,8 @@ impl Cluster {
         let owned: Vec<_> = owned.collect();
         let changed = self.map.replace(&owned);
         self.has_map.store(true, Ordering::Relaxed);
-        // Do this even if the map has not changed: a node may have reported that it no longer has a
-        // channel.
+        // Reassign the channels even if the map has not changed: a node may have reported that it
+        // no longer has a channel.
         self.shared.channels.reassign_nodes();
         let now = self.common.clock.now();
         let unused = self.nodes.lock().take_unused(&self.map, now);

@@ -198,7 +198,7 @@ impl Connector {
                 return Err(Failure::from_reply(&refusal, at.shown()));
             }
             // The name helps people who read the list of clients. A user may lack the permission to
-            // set it, and older servers do not know the second command.
+            // set it, and older servers do not know `SETINFO`.
             if let Some(name) = name {
                 handshake_step(at, &mut messages, "CLIENT", ["SETNAME", name]).await?;
             }
@@ -446,7 +446,7 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
 pub(crate) fn password_required(said: &str, at: &Address) -> Failure {
     let what = format!(
         "{}; the server wants a password, and none is given: write it into the URL \
-         (redis://USER:PASSWORD@HOST), or set `credentials`",
+         (redis://USER:PASSWORD@HOST), or set `credentials` (the command: --password-file)",
         Shown(said)
     );
     Failure::new(

@@ -1,6 +1,7 @@
-//! The driver of the connection for calls, which moves its bytes. A task polls it. When the runtime
-//! ends, that task no longer exists. The code that drops a call then polls the driver once more, so
-//! that the call's bytes are sent. Therefore the driver belongs to the lane, not to the task.
+//! Drives the connection for calls: the driver reads and writes the calls' bytes. A task polls the
+//! driver. When the runtime ends, that task no longer exists. The code that drops a call then polls
+//! the driver once more, so that the call's bytes are sent. Therefore the driver belongs to the
+//! lane, not to the task.
 
 use std::future::poll_fn;
 use std::io::Read;
@@ -58,8 +59,8 @@ impl Socket {
     }
 
     /// Waits until the server has read all requests and has ended the connection on its side.
-    /// Closing a socket while replies are on their way resets it, and the server then discards
-    /// requests that it has not read.
+    /// Closing a socket while replies are on their way resets the connection, and the server then
+    /// discards requests that it has not read.
     fn close_when_drained(self, clock: Clock, final_ping: Option<&[u8]>) -> Option<()> {
         // This works for a unix socket, too: these calls are the same for each kind of socket.
         let mut socket = TcpStream::from(self.0?);
@@ -80,7 +81,7 @@ fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Opti
     let until = clock.now() + CLOSE_TIMEOUT;
     let (mut unread, mut read) = ([0; 4096], Vec::new());
     loop {
-        // If no time remains, the timeout of zero is an error, which ends the wait, too.
+        // If no time remains, the timeout is zero, which is an error and so ends the wait, too.
         let remaining = until.saturating_sub(clock.now());
         socket.set_read_timeout(Some(remaining)).ok()?;
         let count = socket.read(&mut unread).ok()?;

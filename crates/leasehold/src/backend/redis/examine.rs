@@ -179,7 +179,7 @@ impl Offsets {
         *so_far = (so_far.0.max(least), so_far.1.min(most));
     }
 
-    /// Returns the least distance by which the server's clock has jumped.
+    /// Returns the smallest jump of the server's clock that explains the replies so far.
     fn moved(&self) -> i64 {
         let (least, most) = self.0.unwrap_or_default();
         least.saturating_sub(most).max(0)

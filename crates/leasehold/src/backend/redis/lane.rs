@@ -171,7 +171,7 @@ impl Lane {
             return queued;
         }
         // Try to take the lock before the operation is in the queue, where another thread could
-        // take it. If the lock is not free, another thread is about to send a call.
+        // take the operation. If the lock is not free, another thread is about to send a call.
         let departure = self
             .in_own_runtime()
             .then(|| self.departures.try_lock())
@@ -197,8 +197,8 @@ impl Lane {
             }
         }
         if self.has_ended() {
-            // Check this after the push: once the lane has ended, no task takes the operation from
-            // the queue.
+            // Check for the end of the lane after the push: once the lane has ended, no task takes
+            // the operation from the queue.
             self.send_remaining();
         }
         queued
@@ -208,9 +208,10 @@ impl Lane {
     /// call, a task carries it.
     fn carry(&self, call: Call) -> Option<Arc<Carried>> {
         let mut state = self.state.lock();
-        // Operations that must be sent again wait until all calls are over, so no call may depend
-        // on a waiter that polls it. On a lane for acknowledged calls, all other operations wait
-        // for this call.
+        // In two cases, other operations wait for the end of this call, so the call must not depend
+        // on a waiter, which may stop polling. Operations that are to be sent again wait until all
+        // calls are over. And on a lane for acknowledged calls, only one call is on its way at a
+        // time.
         if state.queue.has_returned() || self.wait_support.is_some() {
             drop(state);
             self.runtime.spawn(call);
@@ -224,8 +225,9 @@ impl Lane {
     fn max_calls(&self) -> usize {
         match self.wait_support {
             None => MAX_CALLS,
-            // The server does not run other calls until this one is confirmed. Meanwhile, further
-            // operations gather for the next call, and will be confirmed together.
+            // The server does not run other calls until the call on its way is confirmed.
+            // Meanwhile, further operations gather for the next call, and will be confirmed
+            // together.
             Some(_) => 1,
         }
     }
@@ -331,8 +333,8 @@ impl Lane {
 
     /// Makes operations wait for a new connection, because the current one is lost.
     pub(crate) fn opening(&self) {
-        // The link changes first: the calls on their way end with the driver, and operations in the
-        // queue would then be sent on the dead connection.
+        // Change the link first: the calls on their way end with the driver, and operations in the
+        // queue must not then be sent on the dead connection.
         self.stop_sending();
         self.driver.remove();
     }
@@ -547,8 +549,8 @@ impl Drop for CallDone {
             drop(state);
             return lane.send_remaining();
         }
-        // Do this even while other calls are on their way: a waiter that carries one of them may
-        // never poll it.
+        // Send further operations even while other calls are on their way: a waiter that carries
+        // one of them may never poll it.
         lane.pump(state);
     }
 }

@@ -254,7 +254,8 @@ fn unexpected_kind() -> String {
 mod tests {
     use super::*;
 
-    /// Reads the bytes at once, and one byte at a time, which is the worst way to cut a stream.
+    /// Reads the bytes in one piece, and again byte by byte, which is the worst way to cut a
+    /// stream. Both must give the same result.
     fn frames(bytes: &[u8]) -> Result<Vec<Frame>, String> {
         let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
             let (mut frames, mut read) = (Frames::default(), Vec::new());

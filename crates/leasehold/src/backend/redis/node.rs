@@ -276,8 +276,8 @@ impl Node {
             .saturating_add(timeout)
     }
 
-    /// Notes that the server did not know a script. All calls use the script that runs any step
-    /// until another connection has loaded the others.
+    /// Notes that the server did not know a script. All calls use the script that runs any step,
+    /// until another connection has loaded the scripts of single steps.
     pub(crate) fn note_scripts_missing(&self) {
         self.has_own_scripts.store(false, Ordering::Relaxed);
     }

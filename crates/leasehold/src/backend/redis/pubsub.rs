@@ -47,8 +47,8 @@ pub(crate) async fn run(
         while node_channels.is_empty() {
             node_channels.changed().await;
         }
-        // Read the number before the connection is opened: if calls switch to another server while
-        // it is being opened, it is opened again.
+        // Read the number before the connection is opened: if calls switch to another server
+        // meanwhile, the connection is opened again.
         let number = node.connector.current_number();
         match node.connector.open_messages(name.as_deref()).await {
             Ok(messages) => {
@@ -92,7 +92,8 @@ pub(crate) async fn run(
                 )
             }),
         }
-        // Do this before the delay, so that waiters retry now and poll until a connection is back.
+        // Mark the channels as down before the delay, so that waiters retry now and poll until a
+        // connection is back.
         node_channels.all_down();
         node.slots_may_have_moved();
         tokio::select! {
@@ -274,7 +275,7 @@ impl<'a> Session<'a> {
         // The first tick would be due at once, but the new connection has just shown that it is up.
         ping.reset();
         loop {
-            // Do this before waiting for a notification: a new connection is not notified of
+            // Subscribe before waiting for a notification: a new connection is not notified of
             // channels that the connection before it had.
             self.subscribe_fresh();
             if let Err(error) = self.flush().await {
@@ -420,7 +421,7 @@ impl<'a> Session<'a> {
                 Ok(())
             }
             Frame::Subscribed(transport, channel) => {
-                // Do this before the channel is confirmed: the messages so far were published
+                // Deliver the messages so far before the channel is confirmed: they were published
                 // before the confirmation.
                 self.joiner
                     .end(|message| self.node_channels.on_message(message));

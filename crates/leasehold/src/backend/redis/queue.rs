@@ -106,7 +106,7 @@ impl Queue {
     }
 
     /// Takes up to `most` operations for the next call, if any may be sent. From here on, the call
-    /// counts as on its way.
+    /// counts as under way.
     pub(crate) fn next_batch(&mut self, most: usize) -> Option<Batch> {
         if self.has_returned() {
             return None;
@@ -114,8 +114,8 @@ impl Queue {
         let operations = self.take_operations(most);
         self.renewals.shrink_if_idle();
         self.others.shrink_if_idle();
-        // Check this before anything is counted: an empty call never ends, and `drained` would wait
-        // for it.
+        // Check for an empty call before anything is counted: such a call never ends, and `drained`
+        // would wait for it.
         let alone = operations.first()?.alone;
         let wanted = operations.iter().find_map(|waiting| waiting.route.wanted());
         self.departed += 1;
@@ -143,7 +143,8 @@ impl Queue {
                 self.push_front(waiting);
                 break;
             }
-            // The waiter has taken the operation out. It never ran, so there is nothing to undo.
+            // The waiter has taken the operation out. The operation never ran, so there is nothing
+            // to undo.
             if !waiting.ticket.mark_sent() {
                 continue;
             }
@@ -349,8 +350,8 @@ impl QueueTicket {
 
     fn change(&self, from: u8, to: u8) -> bool {
         // One atomic change, so that either the lane sends the operation or its waiter takes it
-        // out. If both could happen, the operation would run although its undo believed that it did
-        // not.
+        // out. If both could happen, the operation would run although its undo believed that it
+        // never ran.
         self.0
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
@@ -543,7 +544,7 @@ mod tests {
         given_up.give_up();
         assert!(given_up.may_have_run());
         // The waiter's undo may already be in the queue. If the operation were sent after the undo,
-        // it would take the lock without a waiter.
+        // the operation would take the lock, which no waiter wants any more.
         queue.return_batch(batch);
         queue.call_is_back(1);
         assert_eq!(next(&mut queue), ["a", "c"]);

@@ -101,8 +101,9 @@ async fn ask_hello(
         info.query_async::<String>(other),
         ours.query_async::<String>(fourth)
     );
-    // Check this here, and not at the first call: a server disconnects a client that sends a long
-    // request without having logged in, and the script is long.
+    // Check here whether the server requires a login, and not at the first call: a server
+    // disconnects a client that sends a long request without having logged in, and the script is
+    // long.
     let said = time.as_ref().err().and_then(reply_text);
     if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
         return Err(password_required(&said, address));
@@ -211,8 +212,8 @@ pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedCo
                 if std::mem::take(&mut down) {
                     log(|| tracing::info!(address = %node.address(), "connected again"));
                 }
-                // Do this before the first operation is sent: a grant from this server must be
-                // checked against the start of this server, not of an earlier one.
+                // Learn of the server before the first operation is sent: a grant from this server
+                // must be checked against the start of this server, not of an earlier one.
                 let now = node.learn(&opened.hello);
                 doubt_holds(node, reached.as_ref(), &now);
                 let reached = &*reached.insert(now);
@@ -282,7 +283,7 @@ pub(super) async fn attempt_has_failed(
     if !failure.may_heal() {
         pause.use_longest();
     }
-    // Do this before the delay, so that waiters learn of the failure now: each waiter decides by
+    // Report the failure before the delay, so that waiters learn of it now: each waiter decides by
     // itself how long it tolerates an outage.
     lane.down(failure);
     node.slots_may_have_moved();
@@ -355,7 +356,7 @@ async fn find_other_server(
             let remaining = (last_lookup + LOOKUP_EVERY).saturating_sub(node.clock.now());
             tokio::time::sleep(remaining).await;
         }
-        // Note this before the attempt: an attempt that fails or finds the same server costs as
+        // Note the time before the attempt: an attempt that fails or finds the same server costs as
         // much as any other.
         *last_lookup = Some(node.clock.now());
         match prepare(node).await {

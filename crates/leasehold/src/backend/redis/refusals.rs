@@ -110,8 +110,8 @@ mod tests {
         let refusals = Refusals::new(Duration::from_secs(3));
         let loading = Failure::from_reply("LOADING", &Arc::from("redis://h"));
         refusals.refused(&loading, Moment::from_millis(0));
-        // Otherwise the client would disconnect at once from a server that restarts hours later,
-        // because its loading would count from the first time.
+        // Without `ran_a_call`, the client would disconnect at once from a server that restarts
+        // hours later, because the loading would count from the first time.
         refusals.ran_a_call();
         refusals.refused(&loading, Moment::from_millis(9000));
         assert!(refusals.should_leave().now_or_never().is_none());

@@ -117,7 +117,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         for task in &self.tasks {
             // Dropping the handle would only detach the task, which would reconnect forever. The
-            // abort drops `LaneDropGuard` with the task, which sends the last releases.
+            // abort drops the task's `LaneDropGuard`, which sends the last releases.
             task.abort();
         }
         if let Some(acknowledged) = self.acknowledged.get() {

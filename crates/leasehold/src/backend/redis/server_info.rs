@@ -65,8 +65,8 @@ pub(crate) fn client_address(ours: &str) -> Option<&str> {
     let address = ours
         .split(' ')
         .find_map(|word| word.strip_prefix("addr="))?;
-    // This is enough for an address and a port. There is a limit because other programs show the
-    // address on a terminal.
+    // 100 bytes are enough for an address and a port. There is a limit because other programs show
+    // the address on a terminal.
     (address.len() <= 100 && address.chars().all(|letter| letter.is_ascii_graphic()))
         .then_some(address)
 }
@@ -200,7 +200,8 @@ mod tests {
         let took = Duration::from_millis(30);
         for true_ms in (0..5000).step_by(50) {
             let truth = Duration::from_millis(true_ms);
-            // The server rounds both times down to whole seconds before it subtracts them.
+            // The server rounds its start time and the current time down to whole seconds before it
+            // subtracts them.
             for said in [true_ms / 1000, true_ms / 1000 + 1] {
                 let told = uptime(&format!("uptime_in_seconds:{said}\r\n"), took).unwrap();
                 assert!(told.least <= truth, "{said} s after {truth:?}: {told:?}");

@@ -250,7 +250,8 @@ fn length(digits: &[u8]) -> Result<Option<usize>, String> {
 mod tests {
     use super::*;
 
-    /// Reads the bytes at once, and one byte at a time, which is the worst way to cut a stream.
+    /// Reads the bytes in one piece, and again byte by byte, which is the worst way to cut a
+    /// stream. Both must give the same result.
     fn read(bytes: &[u8]) -> Check {
         let mut pieces = ReplyPosition::default();
         let in_pieces = bytes.chunks(1).try_for_each(|byte| pieces.read(byte));

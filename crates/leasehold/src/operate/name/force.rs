@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::expirable::PermitId;
 use crate::primitives::expirable::steps::ExpirableNames;
+use crate::primitives::group::steps as group;
 use crate::primitives::lock::Ttl;
-use crate::primitives::lock::group::steps as group;
 use crate::primitives::lock::steps as plain;
 use crate::primitives::{fair, request, rw};
 
@@ -65,7 +65,7 @@ fn end_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<HoldEnd>> {
     Ok(match &seen.found {
         Found::Lock(hold) if hold.id == id => {
             let channel = key.lock_channel();
-            // It may be a fair lock, which looks like a plain lock while no client waits.
+            // The lock may be a fair one, which looks like a plain lock while no client waits.
             ends(
                 plain::release(key, id, &channel),
                 Some(hold),

@@ -188,7 +188,7 @@ end
 -- count    about how many keys the server scans
 -- Returns  { cursor, total, keys, denied, long }
 --          cursor  0 at the end of the scan
---          total   how many keys the server has, -1 if it does not report it
+--          total   how many keys the server has; -1 if the server does not report this
 --          keys    a list of { key, type }
 --          denied  how many keys the user is not allowed to read
 --          long    how many names are too long to be listed
@@ -212,8 +212,8 @@ end
 
 -- [note_forced] -----------------------------------------------------------------------------------
 
--- Notes which client is about to end a hold by force, so that its holder learns the reason. The note
--- is only a courtesy, so it may fail when the server is out of memory. There are at most 4096
+-- Notes which client is about to end a hold by force, so that its holder learns the reason. The
+-- note is only a courtesy, so it may fail when the server is out of memory. There are at most 4096
 -- notes, so that a name whose holds are often ended by force does not fill the memory.
 --
 -- marker  hash: a field for each hold that was ended by force; lives as long as the

@@ -38,10 +38,11 @@ pub(super) struct Raw {
 struct NameField {
     name: String,
     value: String,
-    /// The remaining time, if it is a read hold.
+    /// The remaining time, if the field is a read hold.
     remaining_ms: i64,
-    /// The expiry time and the count stored next to it, if it is the value of a group.
+    /// If the field is a value of a group: the expiry time that is stored next to the field.
     ends: String,
+    /// If the field is a value of a group: the count that is stored next to the field.
     stored_count: String,
 }
 
@@ -186,7 +187,8 @@ impl Raw {
     /// Returns the waiters, except waiters of this library in line that have expired but were not
     /// removed yet.
     fn waiting(&self) -> Vec<WaiterInfo> {
-        // 0 means a waiter of Redisson, because no key of ours says how long it counts as alive.
+        // 0 means a waiter of Redisson, because no key of ours says how long that waiter counts as
+        // alive.
         let waits = |(_, until_ms): &&(Vec<u8>, i64)| *until_ms == 0 || *until_ms > self.now_ms;
         let in_line = self.line.iter().filter(waits);
         let in_line = in_line.map(|(id, _)| (lossy(id), Wants::Lock));

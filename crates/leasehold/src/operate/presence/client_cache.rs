@@ -159,7 +159,8 @@ impl ClientCache {
         known
     }
 
-    /// Asks the server. A failure is not reported, because everything else can still be shown.
+    /// Asks the server for a client's announcement. A failure is not reported, because everything
+    /// else can still be shown.
     async fn ask(
         &self,
         context: &Context,

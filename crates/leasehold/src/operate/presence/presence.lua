@@ -1,4 +1,4 @@
--- The records of clients and their waiters.
+-- The announcements of clients, and the register of the clients that announce themselves.
 -- A line `-- [NAME]` begins a section: a step, or Lua that several steps use.
 
 -- [announce] --------------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// client. The guard is [lost](LockGuard::lost) when the members that are still held are no longer
 /// a majority.
 ///
-/// **The promise** is the same as for [`Lock`], as long as a majority of the servers lose no data
-/// within a [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be
+/// **The promise** is the same as for [`Lock`], as long as a majority of the servers do not lose
+/// data within a [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be
 /// longer than that, not even after [`extend`](LockGuard::extend). A server that started less than
 /// one longest lease ago may have lost its grants. Its answers do not count (it *has no vote*)
 /// until those grants would have ended ([`distrust_restarted`](Self::distrust_restarted)). So no
@@ -55,12 +55,12 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// If leases are as long as the longest lease (the default), you can restart the next server as
 /// soon as the previous one is up again. If leases are shorter, first wait for half a longest
 /// lease. This applies to holds that all servers have granted. For each server that was down or had
-/// no vote when a hold was acquired, that hold tolerates one restart fewer.
+/// no vote when a hold was acquired, that hold tolerates one fewer restart.
 ///
-/// The lock is not acquired again on a server if its key was removed there, if it was unlocked by
-/// force there, if the server denies `INFO`, or if the server is a master behind sentinels or a
-/// node of a cluster. An [`Owner`] that acquires the lock again may have to wait until enough
-/// servers have a vote.
+/// The lock is not acquired again on a server if the lock's key was removed there, if the lock was
+/// unlocked by force there, if the server denies `INFO`, or if the server is a master behind
+/// sentinels or a node of a cluster. An [`Owner`] that acquires the lock again may have to wait
+/// until enough servers have a vote.
 ///
 /// A server reports in its `INFO` when it was started. **If a server does not report its start**,
 /// because it denies the command to this user, or because its reply is missing or malformed when a
@@ -71,8 +71,8 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 ///
 /// Each member must be on a different server. Two addresses of one server (`localhost` and
 /// `127.0.0.1`, two ports, a port and a socket, two databases) would give that server two votes.
-/// The lock detects this when both are connected, and reports [`Misuse`](crate::ErrorKind::Misuse).
-/// It can't detect it on a server that denies `INFO`.
+/// The lock detects this when both addresses are connected, and reports
+/// [`Misuse`](crate::ErrorKind::Misuse). It can't detect this on a server that denies `INFO`.
 ///
 /// For servers that may be down when the program starts, use
 /// [`ClientBuilder::connect_in_background`](crate::ClientBuilder::connect_in_background). There are
@@ -134,7 +134,7 @@ impl Lock<Majority> {
     /// Sets how long a call waits for the answer of each server: at least 1 ms. A value of more
     /// than a third of the lease is reduced to a third of the lease. The default is a twentieth of
     /// the lease, but at most 500 ms.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
         self.kind_mut().member_timeout = Some(limit);
         self
@@ -168,7 +168,7 @@ impl Lock<Majority> {
     /// With a longest lease *shorter* than 30 s, servers have a vote sooner after a start. Such a
     /// setting is not stored on the servers, and is safe only if no client that shares the lock has
     /// a longer setting or the default.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         let members = self.members().len();
         // This needs a new value, because a member that has noted the old setting has not noted
@@ -182,7 +182,7 @@ impl Lock<Majority> {
     /// lease](Self::longest_lease) ago, or does not report when it started. All clients that share
     /// the lock can set `false` if each server writes every change to its disk before it answers
     /// (`appendfsync always`). With `false`, leases can be longer than the longest lease.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn distrust_restarted(mut self, distrust: bool) -> Self {
         self.kind_mut().distrust_restarted = distrust;
         self
@@ -209,7 +209,7 @@ impl Majority {
     fn closed(&self, key: &Key) -> Option<Error> {
         let members = self.members.iter();
         let mut closed = members.filter_map(|member| member.context().check_open(key).err());
-        // This number of clients may be closed. If one more is closed, no majority is possible.
+        // A majority is still possible if this number of clients is closed, but not if one more is.
         closed.nth(self.members.len() - self.quorum())
     }
 
@@ -262,7 +262,7 @@ impl Majority {
         self.closed(key).or_else(doubled)
     }
 
-    /// Returns whether the holds of the lock's own owner leave too few members for a majority, until
+    /// Returns whether the holds of the lock's own owner leave too few members for a majority until
     /// the owner gives them back.
     fn waits_for_itself(&self, lock: &Lock<Self>) -> bool {
         let enters = lock.reentering_owner().is_some();

@@ -41,16 +41,17 @@ impl<T> MemberReply<T> {
 }
 
 impl AnyLock {
-    /// Acquires this member. `deadline` is a moment of the clock of the member's own client.
-    /// `was_held` says whether a server has already told the same acquire that the member is held.
+    /// Acquires this member. `deadline` is a moment on the clock of the member's own client.
+    /// `was_held` says whether a server has already reported, in reply to the same acquire, that
+    /// the member is held.
     pub(super) async fn acquire_as_member(
         &self,
         terms: &MemberTerms<'_>,
         deadline: Deadline,
         was_held: bool,
     ) -> Result<MemberReply<LockGuard>> {
-        // A try reports only that a member is held. This cell also receives for how long, so that a
-        // ballot can sleep until a majority of the members may be free.
+        // A try reports only that a member is held. `held_for` also receives for how long, so that
+        // a ballot can sleep until a majority of the members may be free.
         let member = MemberState {
             was_held,
             ..MemberState::default()
@@ -67,7 +68,7 @@ impl AnyLock {
     pub(super) async fn probe(&self) -> Result<MemberReply<()>> {
         if !self.is_exclusive() {
             // Another hold of this kind need not prevent an acquire, because readers share the
-            // lock. Only a try can find out.
+            // lock. Only a try can find out whether it does.
             return Ok(MemberReply::Granted(()));
         }
         Ok(match self.inspect().await?.ttl {
@@ -86,7 +87,7 @@ impl AnyLock {
 
     /// Returns the kind, with the settings that only this kind has.
     fn full_kind(&self) -> String {
-        // As a string, because the kinds inside trait objects can't be compared with each other.
+        // Use a string, because the kinds inside trait objects can't be compared with each other.
         format!("{:?}", self.kind())
     }
 

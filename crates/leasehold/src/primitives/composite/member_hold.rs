@@ -59,7 +59,8 @@ impl MemberHold {
     /// Makes `hold` the current hold.
     pub(super) fn replace(&self, hold: Hold) {
         let before = self.rejoined.lock().replace(hold);
-        // Drop it only after unlocking, because this may be the last reference to a grant.
+        // Drop the previous hold only after unlocking, because this may be the last reference to a
+        // grant.
         drop(before);
     }
 
@@ -86,11 +87,13 @@ impl MemberHold {
         self.distrusts_restarted && until.is_some_and(|until| self.clock.now() < until)
     }
 
-    /// Resolves when the member's loss must be checked again; never if the member is lost for good.
+    /// Resolves when the member's loss must be checked again; never if the member was lost for good
+    /// at the time of the call. So check for a loss after this call.
     pub(super) fn wait_for_change(&self) -> impl Future<Output = ()> + Send + use<> {
         let (hold, timers) = (self.hold(), self.timers.clone());
-        let until = self.counts_until(&hold);
         if hold.loss().is_some() {
+            // Read this after the loss, which sets it.
+            let until = self.counts_until(&hold);
             return Either::Left(async move {
                 match until {
                     Some(until) => timers.sleep_until(until).await,
@@ -129,15 +132,15 @@ impl MemberHold {
         self.limit.get_or_init(|| (self.clock.now(), limit)).0
     }
 
-    /// Returns the moment from which the maximum hold time of the composite hold counts, and its
-    /// length.
+    /// Returns the moment from which the maximum hold time of the composite hold counts, and the
+    /// length of that time.
     pub(super) fn limit(&self) -> Option<(Moment, Duration)> {
         self.limit.get().copied()
     }
 
-    /// Makes the member depend on reports of progress, also after it has rejoined.
+    /// Makes the member's hold depend on reports of progress, also after the member has rejoined.
     pub(super) fn set_progress(&self, within: Duration, reports: Arc<LastReport>) {
-        // Set once, by the acquire.
+        // This is set once, by the acquire.
         let _ = self.progress.set((within, reports));
     }
 

@@ -28,12 +28,13 @@ use crate::wait::{Deadline, no_answer_in_time};
 /// address for a server, so that they agree on this order. A member that is given twice counts
 /// once.
 ///
-/// While the lock waits for a member, it holds and renews only the members before it in this order.
-/// When it has acquired the last one, all members are valid for a full lease from that moment.
+/// While an acquire waits for a member, it holds and renews only the members before that one in
+/// this order. When the acquire has got the last member, all members are valid for a full lease
+/// from that moment.
 ///
-/// The guard is valid until the earliest deadline of a member. It is [lost](LockGuard::lost) as
-/// soon as one member is lost. [`LockGuard::members`] returns the guards of the members in the
-/// order above.
+/// The guard is valid until the earliest of its members' deadlines. It is [lost](LockGuard::lost)
+/// as soon as one member is lost. [`LockGuard::members`] returns the guards of the members in the
+/// order in which these are acquired.
 ///
 /// ```
 /// use leasehold::MultiLock;
@@ -163,7 +164,7 @@ struct MultiAcquire<'a> {
 /// A member that is held, and renewed, during the wait for other members.
 struct HeldMember {
     /// This field is dropped before the guard: when the guard is dropped, only the hold's other
-    /// guards decide about its terms.
+    /// guards decide about the hold's terms.
     _renewal: Option<RenewForWait>,
     guard: LockGuard,
 }
@@ -276,8 +277,8 @@ impl MultiAcquire<'_> {
     }
 
     /// Finds the first member that was not granted. Keeps the members before it, gives back the
-    /// members after it, and waits for it. Then tries the rest again. So a client never waits for a
-    /// member while it holds a later one.
+    /// members after it, and waits for this member. Then tries the rest again. So a client never
+    /// waits for a member while it holds a later one.
     async fn one_by_one(&self, mut answers: Vec<MemberAnswer>) -> Result<Option<Vec<LockGuard>>> {
         let mut held = Vec::with_capacity(self.members.len());
         loop {

@@ -33,12 +33,12 @@ pub(in crate::primitives) struct Quorum {
 /// The state of the members.
 pub(in crate::primitives) struct Members {
     pub(super) holds: Vec<MemberHold>,
-    /// Number of members that must be valid.
+    /// The number of members that must be valid.
     quorum: usize,
     pub(in crate::primitives) key: Key,
     pub(in crate::primitives) number: u64,
-    /// The member loss that ended this hold, and the instant until which this hold was valid. Set
-    /// once, so that every caller gets the same answer.
+    /// The loss that ended this hold, with the name of the lost member, and the instant until which
+    /// this hold was valid. Set once, so that every caller gets the same answer.
     broken: OnceLock<(LossReason, Instant)>,
     /// The fencing token of this guard.
     pub(super) token: OnceLock<u64>,
@@ -49,8 +49,8 @@ pub(in crate::primitives) struct Members {
 }
 
 impl Quorum {
-    /// With `distrusts_restarted`, all clients reject the vote of a server that started less than
-    /// one longest lease ago.
+    /// Creates the hold. With `distrusts_restarted`, all clients reject the vote of a server that
+    /// started less than one longest lease ago.
     pub(in crate::primitives) fn new(
         key: &Key,
         held: Vec<(&AnyLock, LockGuard)>,
@@ -102,7 +102,7 @@ impl Quorum {
         }
     }
 
-    /// Makes each member depend on reports of progress from now on.
+    /// Makes each member's hold depend on reports of progress from now on.
     pub(in crate::primitives) fn want_progress(&mut self, within: Duration) {
         for (member, guard) in self.members.holds.iter().zip(&mut self.guards) {
             let share = guard.share_mut();
@@ -114,7 +114,8 @@ impl Quorum {
     }
 
     pub(in crate::primitives) fn forget(self) {
-        // Take these first, so that no member rejoins after the guard has ended.
+        // Take the guards of rejoined members first, so that no member rejoins after the guard has
+        // ended.
         let rejoined = self.rejoined.take();
         let all = self
             .guards
@@ -123,11 +124,12 @@ impl Quorum {
         all.for_each(LockGuard::forget);
     }
 
-    /// Releases all members at once. A release that fails does not stop the others.
+    /// Releases all members at the same time. A release that fails does not stop the others.
     pub(in crate::primitives) async fn release(self) -> Result<()> {
         // Read the loss before the guards are released: a released hold no longer notices a loss.
         let loss = self.members.loss();
-        // Take these before any release, so that no member rejoins after its release.
+        // Take the guards of rejoined members before any release, so that no member rejoins after
+        // its release.
         let mut rejoined = self.rejoined.take();
         rejoined.resize_with(self.guards.len(), || None);
         let holds = self.members.holds.iter();
@@ -191,7 +193,7 @@ impl Quorum {
     }
 
     /// Sends a request to each member, and waits until a quorum has succeeded or too many have
-    /// failed. When it returns, all requests have been sent.
+    /// failed. When this function returns, all requests have been sent.
     async fn ask_quorum<T>(
         &self,
         requests: impl Iterator<Item = impl Future<Output = Result<T>>>,
@@ -228,7 +230,7 @@ impl Members {
         each.map(|(_, reports)| reports)
     }
 
-    /// Resolves with the time since the last report of progress when the work has stalled.
+    /// Resolves when the work has stalled, with the time since the last report of progress.
     pub(in crate::primitives) async fn stalled(self: Arc<Self>) -> Duration {
         // Each report reaches all members. The future of a member that is lost earlier does not
         // resolve.
@@ -374,11 +376,13 @@ impl Members {
             tokio::pin!(changed);
             // Register before the check, or a change between the two would be missed.
             changed.as_mut().enable();
+            // Create these before the check. Otherwise a member that is lost between the two counts
+            // as held in the check, and its future, which never resolves, as lost before.
+            let mut changes: FuturesUnordered<_> =
+                self.holds.iter().map(MemberHold::wait_for_change).collect();
             if let Some(reason) = self.loss() {
                 return reason;
             }
-            let mut changes: FuturesUnordered<_> =
-                self.holds.iter().map(MemberHold::wait_for_change).collect();
             tokio::select! {
                 biased;
                 _ = changes.next() => {}
@@ -401,7 +405,7 @@ impl Members {
     /// Returns the instant until which enough members are certainly held. A lost member may have a
     /// later deadline, so the instant is fixed once this hold is lost.
     pub(in crate::primitives) fn valid_until(&self) -> Instant {
-        // Called for its side effect: if this hold is already lost, it fixes the instant.
+        // Call this for its side effect: if this hold is already lost, the call fixes the instant.
         self.loss();
         match self.broken.get() {
             Some((_, until)) => *until,

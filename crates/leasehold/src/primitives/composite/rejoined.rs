@@ -48,8 +48,8 @@ impl Deref for CurrentGuard<'_> {
     }
 }
 
-/// The part of the composite guard that owns these guards. When it is dropped, these guards are
-/// given back, and no member rejoins any more.
+/// The part of the composite guard that owns the guards of rejoined members. When it is dropped,
+/// those guards are given back, and no member rejoins any more.
 pub(super) struct Rejoined(Arc<Members>);
 
 impl Rejoined {
@@ -134,8 +134,8 @@ impl Members {
         guard: LockGuard,
         raised_to: Option<u64>,
     ) -> Option<LockGuard> {
-        // Check this before locking: these checks may report a loss to the user's hook, and the
-        // hook may use this lock.
+        // Check for a loss before locking: the check may report a loss to the user's hook, and the
+        // hook may need this mutex.
         let is_lost = self.loss().is_some() || !guard.is_held();
         let mut rejoined = self.rejoined.lock();
         if self.token() != raised_to {
@@ -151,8 +151,8 @@ impl Members {
         let before = rejoined.replace(place, guard);
         self.holds[place].replace(hold);
         drop(rejoined);
-        // Do this after unlocking: it gives back the replaced guard, although its hold is already
-        // lost.
+        // Do this after unlocking: the drop gives back the replaced guard, although its hold is
+        // already lost.
         drop(before);
         self.changed.notify_waiters();
         None
@@ -160,7 +160,7 @@ impl Members {
 
     /// Sets the token of the hold unless it already has one, and returns the hold's token.
     pub(super) fn set_token_once(&self, token: u64) -> u64 {
-        // Take the lock, because members rejoin under it. So each member either is raised to the
+        // Lock the mutex, because members rejoin under it. So each member either is raised to the
         // token before it rejoins, or is already current and the caller raises it.
         let _rejoined = self.rejoined.lock();
         *self.token.get_or_init(|| token)

@@ -122,9 +122,9 @@ impl LeasedPermitAcquire<'_> {
         }
         // `None` if the reply is -1: no lease has an end that this waiter could wait for.
         let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-        // The number of free permits alone is not enough. If released permits are taken again
-        // before this request runs, the number is the same as before, and only the ids of the
-        // permits in use differ.
+        // The number of free permits alone is not enough as a fingerprint. If released permits are
+        // taken again before this request runs, the number is the same as before, and only the ids
+        // of the permits in use differ.
         let fingerprint = (free, held.to_be_bytes().into());
         Ok(Answer::Later {
             within,

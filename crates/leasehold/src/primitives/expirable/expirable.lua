@@ -61,8 +61,8 @@ end
 
 -- [acquire] ---------------------------------------------------------------------------------------
 
--- Returns a number made of the ids of the 32 permits in use whose leases end first. It changes when
--- one of them is given back or acquired.
+-- Returns a number made of the ids of the 32 permits in use whose leases end first. The number
+-- changes when such a permit is given back or acquired.
 local function lease_fingerprint(timeout)
   local sum = 0
   for _, id in ipairs(redis.call('ZRANGE', timeout, 0, 31)) do
@@ -85,14 +85,14 @@ end
 -- client    this client and how many permits it wants, as in `asking`; empty if no release may
 --           notify it
 -- notified  1 if a release has notified this client, but another client was quicker
--- Returns   free           granted; this number is still free. A repeated request changes nothing
+-- Returns   free           granted; `free` permits remain free. A repeated request changes nothing
 --           { free, ttl, exists, held, before }  not granted
 --                          free: the number of free permits
 --                          ttl: time until the next lease ends in ms, -1 for never
 --                          exists: 0 if the semaphore does not exist, else 1
 --                          held: the fingerprint of the permits in use
---                          before: how many clients are notified before this one, -1 if it is
---                          not
+--                          before: how many clients are notified before this one, -1 if this
+--                          client is not in `asking`
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(permits, timeout, asking, ids, lease_ms, channel, client, notified)
@@ -148,7 +148,7 @@ end
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- ids       the ids of these permits, one after the other
--- next      the ids of the new permits, the same number
+-- next      the ids of the new permits, as many as in `ids`
 -- lease_ms  how long the new permits last
 -- Returns   1  done; a repeated request changes nothing
 --           0  a permit was no longer held, or more are in use than exist; nothing was changed
@@ -175,7 +175,7 @@ local function exchange(permits, timeout, ids, next, lease_ms)
     members[#members + 1] = member
   end
   -- When the server is out of memory, it refuses ZADD unless the script has already written. ZREM
-  -- is never refused, so this one, which removes nothing, lets the ZADD through. The new permits
+  -- is never refused, so this ZREM, which removes nothing, lets the ZADD through. The new permits
   -- are added first: an ACL may deny ZADD, and permits that were removed but not counted would be
   -- lost forever.
   redis.call('ZREM', timeout, '')
@@ -192,9 +192,9 @@ end
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- ids       the ids, one after the other
--- lease_ms  how long they last from now
--- most_ms   a permit with a longer remaining lease than this is shortened; 0 for never
+-- ids       the permits' ids, one after the other
+-- lease_ms  how long the permits last from now
+-- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
 -- Returns   n  renewed, and n ms remain now
 --           0  the lease of a permit has expired; nothing was changed
 
@@ -206,20 +206,40 @@ local function renew(permits, timeout, ids, lease_ms, most_ms)
     if not score or score <= now then
       return 0
     end
-    -- An earlier request can arrive after a later one that asked for a longer lease.
+    -- Only a lease longer than `most_ms` is shortened. Any other keeps its later end: an earlier
+    -- request can arrive after a later one that asked for a longer lease.
     if score < now + lease_ms or (most > 0 and score > now + most) then
       score = math.min(now + lease_ms, NEVER - 1)
     end
     ends[at], least = score, math.min(least, score)
   end
   -- When the server is out of memory, it refuses ZADD unless the script has already written. ZREM
-  -- is never refused, so this one, which removes nothing, lets the ZADD through.
+  -- is never refused, so this ZREM, which removes nothing, lets the ZADD through.
   redis.call('ZREM', timeout, '')
   for at = 1, #ids, 16 do
     local member = find(timeout, string.sub(ids, at, at + 15))
     redis.call('ZADD', timeout, ends[at], member)
   end
   return least - now
+end
+
+-- [why_lost] --------------------------------------------------------------------------------------
+
+-- Returns why permits are no longer held.
+--
+-- marker   hash: a field per hold that was ended by force, with the label of the client that did it
+-- holds    the ids of the permits in hex, separated by spaces
+-- Returns  { note }  the note of the first permit that was taken back by force
+--          0         there is no note
+
+local function why_lost(marker, holds)
+  for hold in string.gmatch(holds, '%S+') do
+    local note = redis.call('HGET', marker, hold)
+    if note then
+      return { note }
+    end
+  end
+  return 0
 end
 
 -- [release] ---------------------------------------------------------------------------------------
@@ -233,7 +253,7 @@ end
 -- all      1: all of them or none; 0: all that exist
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  1 + n  all were held until now, and n connections were notified
---          0      a permit was not held, or its lease was over; unless `all` is 1, the permits that
+--          0      a permit was not held, or its lease had ended; unless `all` is 1, the permits that
 --                 are still in the set were given back anyway
 --          text WRONGKIND: not a semaphore; nothing was changed
 
@@ -263,7 +283,7 @@ end
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- asking    list: the waiting clients, `number:permits`, in order of arrival
 -- id        the permit's id
--- lease_ms  how long it lasts from now
+-- lease_ms  how long the permit lasts from now
 -- channel   where the waiters listen; the message is the number of free permits
 -- Returns   1  set
 --           0  its lease has expired, or the permit does not exist
@@ -293,9 +313,9 @@ end
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- id       the permit's id
--- Returns  n   this number of ms
---          -1  it never ends: acquired by Redisson without a lease
---          -2  its lease has expired, or the permit does not exist
+-- Returns  n   n ms remain
+--          -1  the lease never ends: Redisson acquired the permit without a lease
+--          -2  the lease has expired, or the permit does not exist
 --          text WRONGKIND: not a semaphore
 
 local function remaining(permits, timeout, id)
@@ -389,7 +409,7 @@ end
 -- marker   text: the reply to this request, once it has run
 -- done     a marker that is no longer needed
 -- Returns  1  removed
---          0  it did not exist
+--          0  the semaphore did not exist
 --          text WRONGKIND: not a semaphore; nothing was changed
 
 local function delete(permits, timeout, marker, done)

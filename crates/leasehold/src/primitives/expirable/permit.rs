@@ -26,8 +26,8 @@ use crate::text::Shown;
 pub struct PermitId([u8; 16]);
 
 impl PermitId {
-    /// Creates a new id for this client. The second half of the new id contains the client's id, so
-    /// that an operator can see which client has the permit.
+    /// Creates a new id for a permit of `client`. The second half of the new id is the first half
+    /// of the client's id, so that an operator can see which client has the permit.
     pub(crate) fn fresh(client: &str) -> Self {
         let client = uuid::Uuid::try_parse(client).unwrap_or_default();
         Self(*client.as_bytes()).reversed().renewed()
@@ -35,9 +35,9 @@ impl PermitId {
 
     /// Creates another id for the same client.
     pub(crate) fn renewed(self) -> Self {
-        // Random bytes from the operating system, because anyone who guesses an id can give the
-        // permit back. They are in the first half, because the scripts use that half to distinguish
-        // permits.
+        // Use random bytes from the operating system, because anyone who guesses an id can give the
+        // permit back. The random bytes are in the first half, because the scripts use that half to
+        // distinguish permits.
         let mut id = uuid::Uuid::new_v4().into_bytes();
         id[8..].copy_from_slice(&self.0[8..]);
         Self(id)
@@ -108,22 +108,6 @@ impl ExpirablePermit {
         self.share
     }
 
-    /// Returns the id of the permit, or of the first permit if there are several.
-    #[must_use]
-    pub fn id(&self) -> PermitId {
-        // The first id exists: an acquire of zero permits is refused.
-        self.ids()[0]
-    }
-
-    /// Returns the ids of all permits.
-    #[must_use]
-    pub fn ids(&self) -> &[PermitId] {
-        let steps: &dyn Any = &*self.share.hold().steps;
-        // These are always a `PermitHold`: `acquire.rs` makes no other steps.
-        let permits = steps.downcast_ref::<PermitHold>();
-        permits.map_or(&[], |permits| &permits.ids)
-    }
-
     /// Releases the permits, and reports whether they were held until then.
     ///
     /// # Errors
@@ -131,9 +115,9 @@ impl ExpirablePermit {
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if a permit was no longer held: the work with it
     /// may have overlapped with the work of another holder. `Unavailable` or `OutcomeUnknown` if no
     /// server answered. In that case the client sends the release again in the background, and the
-    /// permits are free at most one lease after their last renewal. `OutcomeUnknown` also if the
-    /// first request was not answered and the next one did not find the permits. Either the first
-    /// request gave them back, or a permit had been lost before.
+    /// permits are free no later than one lease after their last renewal. `OutcomeUnknown` also if
+    /// the first request was not answered and the next one did not find the permits. Either the
+    /// first request gave them back, or a permit had been lost before.
     ///
     /// # Cancel safety
     ///
@@ -143,7 +127,7 @@ impl ExpirablePermit {
     }
 
     /// Resolves with the reason when a permit is lost. If the server answers, its reply to the next
-    /// renewal reports the loss. If it does not answer, the future resolves no later than
+    /// renewal reports the loss. If no server answers, the future resolves no later than
     /// [`valid_until`](Self::valid_until). If the permits are released before they are lost, the
     /// future never resolves.
     ///
@@ -209,14 +193,14 @@ impl ExpirablePermit {
     }
 
     /// Returns why renewals have been failing since the last one that succeeded. Unless a renewal
-    /// succeeds before [`valid_until`](Self::valid_until), the permits are then lost for this
-    /// reason. `None` while the server answers each renewal within a twentieth of the lease.
+    /// succeeds before [`valid_until`](Self::valid_until), the permits are lost at that time for
+    /// this reason. `None` while the server answers each renewal within a twentieth of the lease.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
         self.share.hold().renewal_failure()
     }
 
-    /// Extends the lease of the permits, so that it ends `lease` from now or later. It never
+    /// Extends the lease of the permits, so that it ends `lease` from now or later. The call never
     /// shortens the lease. `lease` is at least 10 ms and at most 2^53 ms.
     ///
     /// # Errors
@@ -250,6 +234,22 @@ impl ExpirablePermit {
     #[must_use]
     pub fn number(&self) -> u64 {
         self.share.hold().number
+    }
+
+    /// Returns the id of the permit, or of the first permit if there are several.
+    #[must_use]
+    pub fn id(&self) -> PermitId {
+        // The first id exists: an acquire of zero permits is refused.
+        self.ids()[0]
+    }
+
+    /// Returns the ids of all permits.
+    #[must_use]
+    pub fn ids(&self) -> &[PermitId] {
+        let steps: &dyn Any = &*self.share.hold().steps;
+        // These are always a `PermitHold`: `acquire.rs` makes no other steps.
+        let permits = steps.downcast_ref::<PermitHold>();
+        permits.map_or(&[], |permits| &permits.ids)
     }
 
     /// Returns the name of the semaphore.

@@ -1,5 +1,5 @@
 //! The steps of the semaphore whose permits have leases: how each is sent, and its twin on the
-//! embedded keyspace. The Lua beside this file documents each step.
+//! embedded keyspace. `expirable.lua` describes each step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::loss::LossReason;
 use crate::primitives::semaphore::steps as semaphore;
 use crate::primitives::twin::{
     ASKING, Freed, IDEMPOTENCY, NOW_MS, NUMBER_AT, PUBLISH_FREE, clients_before, earlier_reply,
-    list, note, number_at, publish_free, to_int,
+    forced_note, list, note, number_at, publish_free, to_int,
 };
 
 static LUA: LuaFile = LuaFile::new(include_str!("expirable.lua"));
@@ -25,7 +25,7 @@ static RECLAIM: SharedLua = SharedLua::new(&LUA, "reclaim", &[&PUBLISH_FREE]);
 
 /// The expiry that Redisson notes for a permit whose lease never ends.
 pub(crate) const NEVER: i64 = 922_337_203_685_477;
-/// Largest number of permits that are taken back at once.
+/// The largest number of permits that are taken back at once.
 const CHUNK: usize = 1000;
 
 step! {
@@ -96,7 +96,7 @@ impl Exchange<'_> {
         if keyspace.zscore(self.timeout, &self.next[..16])?.is_some() {
             return Ok(Value::Int(1));
         }
-        // More permits are in use than exist, so these permits must be given back and not passed
+        // If more permits are in use than exist, these permits must be given back and not passed
         // on.
         if number_at(keyspace, self.permits)?.is_some_and(|free| free < 0) {
             return Ok(Value::Int(0));
@@ -153,6 +153,24 @@ impl Renew<'_> {
             keyspace.zadd(self.timeout, &member, ends)?;
         }
         Ok(Value::Int(least - now))
+    }
+}
+
+step! {
+    WHY_LOST: WhyLost = expirable.why_lost, grants: false,
+    while_moving: true,
+    keys: [marker],
+    args: [holds],
+}
+
+impl WhyLost<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        for hold in self.holds.split(|byte| *byte == b' ') {
+            if let note @ Value::Text(_) = forced_note(keyspace, self.marker, hold)? {
+                return Ok(Value::List(vec![note]));
+            }
+        }
+        Ok(Value::Int(0))
     }
 }
 
@@ -319,8 +337,8 @@ impl Delete<'_> {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 9] = [
-    &ACQUIRE, &EXCHANGE, &RENEW, &RELEASE, &UPDATE, &REMAINING, &COUNTS, &SET, &DELETE,
+pub(crate) static ALL: [&Step; 10] = [
+    &ACQUIRE, &EXCHANGE, &RENEW, &WHY_LOST, &RELEASE, &UPDATE, &REMAINING, &COUNTS, &SET, &DELETE,
 ];
 
 fn now_ms(keyspace: &Keyspace) -> i64 {
@@ -402,7 +420,7 @@ pub(crate) fn find(
 pub(crate) struct ExpirableNames {
     pub(crate) key: Key,
     pub(crate) channel: Arc<str>,
-    /// The channel on which a release notifies this client; `None` if no release can.
+    /// The channel on which a release notifies this client; `None` if no release can notify it.
     pub(crate) own_channel: Option<Arc<str>>,
 }
 
@@ -570,17 +588,26 @@ impl HoldSteps for PermitHold {
     }
 
     fn why_lost(&self) -> Operation {
-        self.names.remaining(self.ids[0])
+        let holds: Vec<_> = self.ids.iter().map(PermitId::to_string).collect();
+        WhyLost {
+            marker: self.names.key.forced_marker().as_bytes(),
+            holds: holds.join(" ").as_bytes(),
+        }
+        .operation()
     }
 
     fn wire_id(&self) -> &str {
         &self.first
     }
 
-    /// Returns `None`: the server does not record which client took a permit back before its lease
-    /// ended.
-    fn read_why_lost(&self, _reply: Value) -> Option<LossReason> {
-        None
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
+        let Value::List(items) = reply else {
+            return None;
+        };
+        match &items[..] {
+            [Value::Text(note)] => Some(LossReason::forced(note)),
+            _ => None,
+        }
     }
 }
 

@@ -9,25 +9,25 @@
 -- timeouts  zset: the waiters, each with the time (ms) from which Redisson counts it as dead;
 --           Redisson's key
 -- waiters   zset: our waiters among them, each with the time (ms) until which it counts as
---           alive unless it sends another request; our own key
+--           alive, which each of its requests extends; our own key
 -- `key.rs` forms the names of the keys (`fair_queue`, `fair_timeouts`, `fair_waiters`).
 --
 -- Redisson's arithmetic: a waiter's timeout is the timeout of the waiter before it plus an
 -- allowance. When a waiter is removed, its allowance is subtracted from the timeouts of all waiters
 -- behind it. Our waiters use Redisson's allowance. With a smaller one, two grants in a row would
--- put a timeout into the past, and Redisson removes such waiters. If all waiters in line are ours,
--- nothing reads a timeout until a waiter of Redisson joins, and that waiter reads only the last
--- one. So in that case only the last timeout is kept correct, and the cost of a grant does not
--- depend on the length of the line.
+-- put a timeout into the past, and Redisson removes a waiter whose timeout has passed. If all
+-- waiters in line are ours, nothing reads a timeout until a waiter of Redisson joins, and that
+-- waiter reads only the last one. So in that case only the last timeout is kept correct, and the
+-- cost of a grant does not depend on the length of the line.
 --
 -- When a waiter keeps its place or a hold ends, the first write works even if the server is out of
 -- memory, and the server then runs the other writes, too. So no waiter loses its place because the
 -- server is out of memory.
 local ALLOWANCE_MS = 300000
--- `waiters` expires when no waiter has sent a request for this long.
+-- `waiters` expires when no waiter has sent a request for this time.
 local IDLE_EXPIRY_MS = 3600000
--- Largest number of arguments (scores and waiters) in one command: Lua can't pass more than some
--- thousands.
+-- The largest number of arguments (scores and waiters) in one command: Lua can't pass more than a
+-- few thousand.
 local MOST_MOVED = 1000
 
 local function wrong_type(size, what, key)
@@ -191,7 +191,7 @@ end
 -- waiters   zset: our waiters, each with the time until which it counts as alive
 -- hold      this hold's field, and its name in line
 -- lease_ms  how long the hold lasts without renewal, from now: a repeated request
---           lengthens the lease, because the holder counts from the request that was answered
+--           lengthens the lease, because the holder counts it from the request that was answered
 -- place_ms  how long the place is kept unless the waiter sends another request; 0 to take no place
 -- channel   the part before `:uuid:n` in the name of each waiter's channel
 -- for_ever  0 if a line whose waiters send no requests may expire; 1 if waiters of Redisson may
@@ -261,8 +261,8 @@ end
 
 -- [keep_places] -----------------------------------------------------------------------------------
 
--- Keeps the places of several waiters of one client. It does not create places and grants nothing,
--- so a request that arrives late does no harm.
+-- Keeps the places of several waiters of one client. Does not create places and grants nothing, so
+-- a request that arrives late does no harm.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
@@ -343,7 +343,7 @@ end
 -- waiters   zset: our waiters, each with the time until which it counts as alive
 -- hold      this hold's field, and its name in line
 -- channel   the part before `:uuid:n` in the name of each waiter's channel; the message
---           is "0", as Redisson sends it, and is not sent without a waiter
+--           is "0", as Redisson sends it, and is sent only if there is a waiter
 -- lease_ms  how long the head has the lock without renewal; 0 to only notify it
 -- own       the beginning of this client's ids
 -- served    waiters to which this hold was handed over and which are still in line,

@@ -1,5 +1,5 @@
-//! The steps of the fair lock, and how each is sent. The Lua files beside this file describe the
-//! steps; `twins.rs` has their twins on the embedded keyspace.
+//! The steps of the fair lock, and how each is sent. `fair.lua` describes the steps; `twins.rs` has
+//! their twins on the embedded keyspace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +89,8 @@ pub(crate) struct FairHold {
 /// The settings of a waiter.
 #[derive(Clone, Copy)]
 pub(crate) struct WaiterSettings {
-    /// Time for which the server keeps the place in line after each request; zero to take no place.
+    /// The time for which the server keeps the place in line after each request; zero to take no
+    /// place.
     pub(crate) place_time: Duration,
     /// Whether waiters of Redisson may be in the same line.
     pub(crate) with_redisson: bool,
@@ -106,14 +107,14 @@ impl FairHold {
         }
     }
 
-    /// Releases the hold. With a `lease`, the server grants the lock to the head of the line if
-    /// that waiter belongs to the same client.
+    /// Builds the release of the hold. With a `lease`, the server grants the lock to the head of
+    /// the line if that waiter belongs to the same client.
     fn released(&self, lease: Duration) -> Operation {
         self.released_by(self.wire_id(), lease, &self.served.lock())
     }
 
-    /// Releases the hold with this id, or gives up the place with this id. Also removes the places
-    /// of the waiters in `served`.
+    /// Builds the request that releases the hold with this id, or gives up the place with this id.
+    /// It also removes the places of the waiters in `served`.
     fn released_by(&self, id: &str, lease: Duration, served: &str) -> Operation {
         let own = id.rfind(':').map_or(id, |colon| &id[..=colon]);
         // The release of a plain lock would not be enough: it publishes on the channel of the name,
@@ -260,8 +261,8 @@ impl QueueSteps for FairHold {
     }
 }
 
-/// Ends a hold that may belong to another client. The head of the line is only notified: if it were
-/// granted the lock, it would not learn of the grant.
+/// Builds the request that ends a hold, which may belong to another client. The head of the line is
+/// only notified: if it were granted the lock, it would not learn of the grant.
 pub(crate) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     let settings = WaiterSettings {
         place_time: Duration::ZERO,

@@ -1,4 +1,4 @@
-//! The steps of the fair lock on the embedded keyspace: the twins of the Lua files.
+//! The steps of the fair lock on the embedded keyspace: the twins of the steps in `fair.lua`.
 
 use super::steps::{self, Acquire, ForceUnlock, KeepFor, KeepPlaces, Release};
 use crate::backend::memory::Keyspace;
@@ -6,14 +6,14 @@ use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
 use crate::primitives::twin::{can_be_renewed, keep_for_span, lengthen, to_int};
 
-// Redisson's default. At each grant, Redisson subtracts this time from the timeout of every waiter.
-// So each of our waiters must add the same time, or two grants in a row would put its timeout into
-// the past.
+// Redisson's default allowance. At each grant, Redisson subtracts this time from the timeout of
+// every waiter. So each of our waiters must add the same time, or two grants in a row would put its
+// timeout into the past.
 const ALLOWANCE_MS: i64 = 300_000;
 const IDLE_EXPIRY_MS: u64 = 3_600_000;
-/// Number of dead waiters that are removed at once.
+/// The largest number of dead waiters that one step removes.
 const BATCH: usize = 100;
-/// Largest number of waiters to which a hold is handed over, one after the other.
+/// The largest number of waiters to which a hold is handed over, one after the other.
 const MOST_SUCCESSORS: usize = 64;
 
 type TwinResult<T> = Result<T, Refusal>;
@@ -86,8 +86,9 @@ impl<'a> FairQueue<'a> {
         let mut taken = 0;
         for waiter in line {
             if gone.contains(&waiter) {
-                // One allowance for each removed waiter, as in Redisson. With less, the timeouts of
-                // the remaining waiters would still include allowances of removed waiters.
+                // Subtract one allowance for each removed waiter, as in Redisson. With less, the
+                // timeouts of the remaining waiters would still include allowances of removed
+                // waiters.
                 taken += ALLOWANCE_MS;
             } else if taken > 0
                 && let Some(timeout) = self.keyspace.zscore(self.timeouts, &waiter)?
@@ -364,9 +365,9 @@ impl Release<'_> {
             .filter(|_| released && self.lease_ms > 0)
             .filter(|head| head.starts_with(self.own));
         let Some(next) = granted else {
-            // The lock is free, so the head is notified. The hold may have been a place at the head
-            // that its waiter gave up. Without this message, the new head might learn of the free
-            // lock only when another client sends a request.
+            // The lock is free, so the head is notified. `hold` may have been only a place at the
+            // head of the line that its waiter gave up. Without this message, the new head might
+            // learn of the free lock only when another client sends a request.
             line.notify_head(self.channel, head.as_deref());
             return reply;
         };
@@ -388,7 +389,7 @@ impl Release<'_> {
     }
 }
 
-/// Returns the ids in a string that separates them by spaces.
+/// Splits a string of ids, which are separated by spaces.
 fn ids(text: &[u8]) -> Vec<Vec<u8>> {
     let ids = text.split(u8::is_ascii_whitespace);
     let ids = ids.filter(|id| !id.is_empty());

@@ -26,7 +26,7 @@ pub(in crate::primitives) fn check_kind(hold: &Hold) -> Result<()> {
     }
 }
 
-/// Returns the hold's token, and draws it if the hold has none yet.
+/// Returns the hold's token, and draws one if the hold has none yet.
 pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     let hold = share.hold();
     check_kind(hold)?;

@@ -101,7 +101,7 @@ end
 -- lock        hash: one field per hold, `uuid:n`, or `uuid:n:write` for a write hold
 -- counter     text: the last token
 -- hold        this hold's field
--- token       the value to which the counter is raised, if it is less
+-- token       the value to which the counter is raised, if the counter is less
 -- counter_ms  how long the counter outlives its last use; 0 forever
 -- Returns   1    the counter is at least `token` now
 --           0    this hold no longer has the lock; nothing was changed

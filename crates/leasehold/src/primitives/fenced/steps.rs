@@ -36,8 +36,8 @@ impl Acquire<'_> {
         note(keyspace, self.counter, token, self.counter_ms);
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
-        // A grant is a list, and a refusal is a number. In Redisson, both replies are two numbers:
-        // it mistakes the refusal for a lock without expiry, -1 and -1, for a grant.
+        // A grant is a list, and a refusal is a number. In Redisson, both replies are two numbers.
+        // If the lock has no expiry, the refusal is -1 and -1, which Redisson mistakes for a grant.
         Ok(Value::List(vec![Value::Int(1), Value::Int(to_int(token))]))
     }
 }
@@ -164,12 +164,12 @@ fn not_a_counter(counter: &[u8]) -> Refusal {
     ))
 }
 
-/// Time for which a counter that only Rust uses outlives its last use. When the counter no longer
-/// exists, tokens continue from the server's time.
+/// The time for which a counter that only Rust uses outlives its last use. When the counter no
+/// longer exists, tokens continue from the server's time.
 const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns how long the counter outlives its last use by a hold with this lease: forever, which is
-/// 0 on the wire, if Java clients may continue from it.
+/// Returns how long the counter outlives its last use by a hold with this lease. The result is 0,
+/// which means forever, if Java clients may draw tokens from the counter.
 pub(crate) fn counter_ms(peers: Peers, lease: Duration) -> u64 {
     wire_ms(match peers {
         Peers::RustOnly => COUNTER_LIFE.max(lease * 2),
@@ -177,7 +177,7 @@ pub(crate) fn counter_ms(peers: Peers, lease: Duration) -> u64 {
     })
 }
 
-/// Draws a token for a hold, if the hold still exists.
+/// Builds the request that draws a token for a hold, if the hold still exists.
 pub(super) fn draw(hold: &Hold, peers: Peers) -> Operation {
     Draw {
         lock: hold.key.as_str().as_bytes(),
@@ -188,7 +188,7 @@ pub(super) fn draw(hold: &Hold, peers: Peers) -> Operation {
     .operation()
 }
 
-/// Makes every later token greater than `token`, if the hold still exists.
+/// Builds the request that makes every later token greater than `token`, if the hold still exists.
 pub(super) fn raise(hold: &Hold, token: u64, peers: Peers) -> Operation {
     Raise {
         lock: hold.key.as_str().as_bytes(),

@@ -13,7 +13,7 @@ end
 -- message was lost and the latch is set again. The noted time is later than all earlier ones, even
 -- if the clock was set back or two openings happen within a millisecond.
 local function note_opened(opened)
-  -- An ACL may deny either command. The latch must open anyway, and usually the message is enough.
+  -- An ACL may deny TIME or SET. The latch must open anyway, and usually the message is enough.
   local time = redis.pcall('TIME')
   local now = time.err and 0 or time[1] * 1000 + math.floor(time[2] / 1000)
   redis.pcall('SET', opened, math.max(now, last_opened(opened)) + 1, 'PX', 3600000)
@@ -30,7 +30,7 @@ end
 -- count    the count to set
 -- channel  where the waiters listen; the message is "1", as Redisson sends it
 -- Returns  1  set
---          0  it has a count; nothing was changed
+--          0  the latch has a count; nothing was changed
 --          text WRONGKIND: not a latch; nothing was changed
 
 local function set(latch, marker, done, opened, count, channel)
@@ -133,7 +133,7 @@ end
 -- channel  where the waiters listen; the message is "1", as Redisson sends it, which wakes our
 --          waiters but not Redisson's
 -- Returns  1  removed
---          0  it did not exist
+--          0  the latch did not exist
 --          text WRONGKIND: not a latch; nothing was changed
 
 local function delete(latch, marker, done, opened, channel)

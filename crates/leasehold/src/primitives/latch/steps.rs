@@ -1,5 +1,5 @@
-//! The steps of the latch: how each is sent, and its twin on the embedded keyspace. The Lua beside
-//! this file documents each step.
+//! The steps of the latch: how each is sent, and its twin on the embedded keyspace. `latch.lua`
+//! describes each step.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{LuaFile, Operation, Refusal, SharedLua, Step, Value, number, step};
@@ -30,8 +30,8 @@ impl Set<'_> {
         if made {
             keyspace.set(self.latch, self.count.to_string().as_bytes());
             keyspace.del(self.done);
-            // The latch was open until now. If Redisson opened it, this has not been noted yet, and
-            // a waiter that lost the message would miss it.
+            // The latch was open until now. If Redisson opened it, the opening has not been noted
+            // yet, and a waiter that did not get the message would miss it.
             note_opened(keyspace, self.opened);
             keyspace.publish(self.channel, b"1");
         }

@@ -29,8 +29,8 @@ use crate::primitives::shared_keys;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline, NotBefore, TIME_FOR_ANSWER, TimedAnswer, Wait};
 
-/// The longest time for which one branch of an owner waits for another branch's acquire, which
-/// might not be polled.
+/// The longest time for which one acquire of an owner waits for another acquire of the same owner,
+/// whose future might not be polled.
 const STALLED_AFTER: Duration = Duration::from_millis(100);
 
 pub(crate) async fn acquire_by<K: Named>(
@@ -89,7 +89,7 @@ struct LockAcquire<'a, K> {
     line_key: Key,
     terms: Terms,
     /// The undo that gives up the waiter's place on the server. It is set between two requests, for
-    /// a kind whose waiters have a place there.
+    /// a kind whose waiters have a place on the server.
     pending_undo: Mutex<Option<Undo>>,
 }
 
@@ -135,7 +135,8 @@ impl<K: Named> LockAcquire<'_, K> {
                     let share = tokio::select! {
                         biased;
                         share = self.until(deadline) => share?,
-                        // Another branch has acquired the lock, and this branch enters that hold.
+                        // Another acquire by the same owner has got the lock, and this acquire
+                        // enters that hold.
                         () = local.owners.held_by_another(owner) => {
                             drop(branch);
                             drop(self.take_pending_undo());
@@ -144,8 +145,8 @@ impl<K: Named> LockAcquire<'_, K> {
                         }
                     };
                     match &share {
-                        // Both branches were granted the lock, which is possible for readers. This
-                        // branch gives its hold back.
+                        // Both acquires of the owner were granted the lock, which is possible for
+                        // readers. This acquire gives its hold back.
                         Some(share) if !branch.granted(share.held()) => {}
                         _ => return Ok(share),
                     }
@@ -156,7 +157,7 @@ impl<K: Named> LockAcquire<'_, K> {
                     let share = Share::joined(Arc::clone(context), held, joined);
                     match share.confirm_reentry(joined).await {
                         Ok(()) => return Ok(Some(share)),
-                        // The hold was lost in the meantime, so this branch requests the lock
+                        // The hold was lost in the meantime, so this acquire requests the lock
                         // again.
                         Err(_) if share.hold().loss().is_some() => {}
                         Err(error) => return Err(error),
@@ -164,11 +165,11 @@ impl<K: Named> LockAcquire<'_, K> {
                 }
                 OwnerEntry::Acquiring => tokio::select! {
                     biased;
-                    // The deadline is first: a try must not wait for a lock that another branch of
+                    // The deadline is first: a try must not wait for a lock that another acquire of
                     // its owner is about to get.
                     () = deadline.passed(&context.timers) => return Ok(None),
                     () = local.owners.settled(owner) => {}
-                    // The other branch might not be polled.
+                    // The future of the other acquire might not be polled.
                     () = context.timers.sleep(STALLED_AFTER) => enters_beside = true,
                 },
             }
@@ -185,14 +186,15 @@ impl<K: Named> LockAcquire<'_, K> {
         self.hand_over_time().filter(|_| K::HAS_SLICE)
     }
 
-    /// Returns how long the waiters of the process may use one grant; `None` if each needs its own.
+    /// Returns how long the waiters of the process may use one grant; `None` if each waiter needs
+    /// its own grant.
     fn hand_over_time(&self) -> Option<Duration> {
         let Lock {
             context, settings, ..
         } = self.lock;
-        // A composite lock also waits for its other members, so a lock that is handed over to a
-        // member would be held for a long time. And if requests cost nothing, there is nothing to
-        // save.
+        // A composite lock also waits for its other members, so a lock that is handed over to one
+        // member would stay held for a long time. And if requests cost nothing, a hand-over saves
+        // nothing.
         let is_member = self.lock.member.is_some();
         let is_useful = !is_member && !context.backend.is_in_process();
         (is_useful && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
@@ -204,8 +206,8 @@ impl<K: Named> LockAcquire<'_, K> {
         renewed && self.lock.owner.is_none()
     }
 
-    /// Returns the data by which a hold is handed over to this waiter; `None` if that is not
-    /// possible.
+    /// Returns the data that a holder needs to hand its hold over to this waiter; `None` if this
+    /// waiter can't take over a hold.
     fn hold_waiter(&self, slice: Option<Duration>) -> Option<HoldWaiter> {
         let slice = slice.filter(|_| self.can_take_over())?;
         let hold_waiter = HoldWaiter::new(self.terms, 1, slice);
@@ -416,8 +418,8 @@ impl<K: Named> LockAcquire<'_, K> {
                     undo.mark_queued();
                     self.set_pending_undo(undo);
                 } else {
-                    // A refused request leaves nothing on the server, so no release is needed: one
-                    // for each refusal would double the requests of every wait.
+                    // A refused request leaves nothing on the server, so no release is needed: a
+                    // release for each refusal would double the requests of every wait.
                     undo.disarm();
                 }
                 Ok(self.busy(ttl_ms))
@@ -449,8 +451,8 @@ impl<K: Named> LockAcquire<'_, K> {
         }
     }
 
-    /// Keeps the place of this waiter, in one request with other waiters; `None` if this waiter
-    /// must send its own request.
+    /// Keeps the place of this waiter on the server, with one request for several waiters. `None`
+    /// if this waiter must send its own request.
     async fn keep_place(&self, due: Duration) -> Option<(usize, place_renewals::PlacesRenewed)> {
         let context = &self.lock.context;
         // Requests to a backend in this process cost nothing, so there is nothing to share. The
@@ -474,7 +476,7 @@ impl<K: Named> LockAcquire<'_, K> {
             .await
     }
 
-    /// Reads the answer for the place with this number; `None` if its waiter must send its own
+    /// Reads the answer for the place with this `number`; `None` if its waiter must send its own
     /// request.
     fn read_kept_place<T>(
         &self,
@@ -582,7 +584,7 @@ impl<K: Named> LockAcquire<'_, K> {
         slice: Option<Duration>,
         first_answer: Option<TimedAnswer<LockGrant>>,
     ) -> Result<Option<LockGrant>> {
-        // Register here and not before the first request, because most locks are free.
+        // Register the wait here and not before the first request, because most locks are free.
         let _waiting = match (&self.lock.owner, wait.deadline) {
             (Some(owner), Deadline::Never) => {
                 let locals = &self.lock.context.locals;
@@ -752,7 +754,7 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
                     undo = place.handed_over() => undo,
                     () = place.was_given_back() => return LockGrant::GivenBack,
                 };
-                // This never runs during a request, so the acquire still has the undo for the
+                // This code never runs during a request, so the acquire still has the undo for the
                 // place.
                 match self.acquire.take_pending_undo() {
                     Some(own) => place.tie_place_to(&mut undo, own),

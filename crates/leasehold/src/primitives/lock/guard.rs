@@ -28,16 +28,54 @@ use crate::primitives::fenced::draw;
 ///
 /// Once its lock is lost, a guard never holds the lock again.
 ///
-/// A guard that is not bound to a variable is dropped at once, which releases the lock. The
-/// compiler warns about this mistake:
+/// # Three ways to lose a guard
+///
+/// - **It is dropped at once**, because no variable holds it. The compiler warns about the statement
+///   `lock.acquire().await?;`, but not about `let _ = lock.acquire().await?;`. A name such as
+///   `_guard` keeps the guard until the end of its block.
+/// - **It is leaked**, for example with `std::mem::forget` or in a cycle of `Rc`s. The client then
+///   renews the lock until the client is closed, unless [`max_hold`](crate::Lock::max_hold) ends
+///   the hold. Use [`forget`](Self::forget) to keep a lock only for the rest of its lease.
+/// - **It ends with a task or a future that owns it.** The lock is released when a task returns,
+///   panics or is aborted, and when a future is dropped, for example by a timeout. Keep the guard
+///   in the task that does the work. Once the guard is dropped, the lock no longer protects a task
+///   that this work has spawned.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let client = leasehold::Client::embedded();
+/// let lock = client.lock("orders:42");
+///
+/// let _ = lock.acquire().await?; // released at once
+/// let guard = lock.acquire().await?; // so this one does not wait
+///
+/// let task = tokio::spawn(async move {
+///     let _guard = guard; // released when this task ends
+///     std::future::pending::<()>().await;
+/// });
+/// task.abort();
+/// let guard = lock.acquire().await?;
+/// guard.release().await?;
+///
+/// let limited = lock.clone().max_hold(Duration::from_millis(200));
+/// std::mem::forget(limited.acquire().await?);
+/// assert!(lock.is_locked().await?); // a leaked guard holds the lock
+/// lock.acquire().await?.release().await?; // until the limit
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
 /// # async fn f(lock: leasehold::Lock) -> leasehold::Result<()> {
-/// lock.acquire().await?;
+/// lock.acquire().await?; // the compiler warns: the guard is dropped at once
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "MutexGuard")]
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
@@ -78,14 +116,14 @@ impl LockGuard {
         }
     }
 
-    /// Makes each member depend on progress from now on.
+    /// Makes each member's hold depend on reports of progress from now on.
     pub(in crate::primitives) fn want_progress(&mut self, within: Duration) {
         if let Body::Quorum(quorum) = &mut self.body {
             quorum.want_progress(within);
         }
     }
 
-    /// Calls `each` for each place where the guard reports progress. Takes no lock.
+    /// Calls `each` for each place where the guard reports progress. Locks no mutex.
     pub(crate) fn for_each_report(&self, mut each: impl FnMut(&Arc<LastReport>)) {
         match &self.body {
             Body::One(share) => share.reports().into_iter().for_each(each),
@@ -93,24 +131,11 @@ impl LockGuard {
         }
     }
 
-    /// Resolves with the time since the last report of progress when the work has stalled.
+    /// Resolves when the work has stalled, with the time since the last report of progress.
     pub(crate) fn stalls(&self) -> impl Future<Output = Duration> + Send + use<> {
         match &self.body {
             Body::One(share) => Either::Left(share.stalled()),
             Body::Quorum(quorum) => Either::Right(Arc::clone(&quorum.members).stalled()),
-        }
-    }
-
-    /// Returns the guards of all members of a [`MultiLock`](crate::MultiLock), or of the acquired
-    /// members of a [`RedLock`](crate::RedLock). Empty for other locks.
-    ///
-    /// These are the guards that the acquire obtained. If a server of a `RedLock` restarts and the
-    /// holder acquires the lock on that server once more, this list still has the lost guard of
-    /// that server.
-    pub fn members(&self) -> &[Self] {
-        match &self.body {
-            Body::One(_) => &[],
-            Body::Quorum(quorum) => &quorum.guards,
         }
     }
 
@@ -119,7 +144,7 @@ impl LockGuard {
         self.one().expect("a lock of one name has one hold")
     }
 
-    /// Like [`share`](Self::share), to change it.
+    /// Like [`share`](Self::share), but returns a mutable reference.
     pub(in crate::primitives) fn share_mut(&mut self) -> &mut Share {
         match &mut self.body {
             Body::One(share) => share,
@@ -127,7 +152,7 @@ impl LockGuard {
         }
     }
 
-    /// Like [`share`](Self::share), by value.
+    /// Like [`share`](Self::share), but consumes the guard.
     pub(crate) fn into_share(self) -> Share {
         match self.body {
             Body::One(share) => share,
@@ -144,14 +169,14 @@ impl LockGuard {
     /// it may have overlapped with the work of another holder.
     ///
     /// `Unavailable` or `OutcomeUnknown` if no server answered. In that case the client sends the
-    /// release again in the background, and the lock is free at most one lease after its last
+    /// release again in the background, and the lock is free no later than one lease after its last
     /// renewal.
     ///
     /// `OutcomeUnknown` also in two other cases:
     /// - The first request was not answered, and the next one did not find the hold. Either the
     ///   first request released the lock, or the lock had been lost before.
     /// - The lock was [handed over](crate::Lock::local_hand_over) to the next holder in this
-    ///   process, and its lease ended there before the server answered.
+    ///   process, and the lease ended there before the server answered.
     ///
     /// # Cancel safety
     ///
@@ -165,11 +190,11 @@ impl LockGuard {
     }
 
     /// Resolves with the reason when the lock is lost. If the server answers, its reply to the next
-    /// renewal reports the loss. If it does not answer, the future resolves no later than
+    /// renewal reports the loss. If no server answers, the future resolves no later than
     /// [`valid_until`](Self::valid_until).
     ///
-    /// Leases continue to run while the machine sleeps, but timers do not. If a lease ends during
-    /// that time, the future resolves within 200 ms after the machine wakes up.
+    /// Leases continue to run while the machine sleeps, but timers do not. If the lease ends while
+    /// the machine sleeps, the future resolves within 200 ms after the machine wakes up.
     /// [`is_held`](Self::is_held) reports the loss at once.
     ///
     /// The future does not borrow the guard and can be moved into another task. If the lock is
@@ -262,9 +287,9 @@ impl LockGuard {
     }
 
     /// Returns why renewals have been failing since the last one that succeeded. Unless a renewal
-    /// succeeds before [`valid_until`](Self::valid_until), the lock is then lost for this reason.
-    /// `None` while the server answers each renewal within a twentieth of the lease. Use this if
-    /// the holder needs time to stop its work.
+    /// succeeds before [`valid_until`](Self::valid_until), the lock is lost at that time for this
+    /// reason. `None` while the server answers each renewal within a twentieth of the lease. Use
+    /// this if the holder needs time to stop its work.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
         match &self.body {
@@ -284,13 +309,14 @@ impl LockGuard {
         }
     }
 
-    /// Extends the lease, so that it ends `lease` from now or later. It never shortens the lease.
-    /// `lease` is at least 10 ms and at most 2^53 ms.
+    /// Extends the lease, so that it ends `lease` from now or later. The call never shortens the
+    /// lease. `lease` is at least 10 ms and at most 2^53 ms.
     ///
     /// If other guards of an [`Owner`](crate::Owner) share the hold, the longer lease counts only
     /// until this guard is released or dropped. Then the leases of the other guards apply again.
-    /// The server keeps the longer lease until the last guard releases the lock. This is also true
-    /// if that guard is [forgotten](Self::forget) or its process dies.
+    /// The server keeps the longer lease until the last guard releases the lock. If the last guard
+    /// is [forgotten](Self::forget) or its process dies, the lock stays locked until the longer
+    /// lease ends.
     ///
     /// # Errors
     ///
@@ -314,10 +340,10 @@ impl LockGuard {
     /// Ends the guard without releasing the lock. The client no longer renews the lock, so it is
     /// free when its lease ends. Use this for a job that must not run again too soon.
     ///
-    /// The lease is the longest to which any guard of the hold has [extended](Self::extend) it.
-    /// Other guards of the same [`Owner`](crate::Owner) still hold and renew the lock. When the
-    /// last of them is released or dropped, the lock is not released either, but stays locked until
-    /// its lease ends.
+    /// The lease may be longer than usual, because any guard of the hold may have
+    /// [extended](Self::extend) it. Other guards of the same [`Owner`](crate::Owner) still hold and
+    /// renew the lock. When the last of them is released or dropped, the lock is not released
+    /// either, but stays locked until its lease ends.
     pub fn forget(self) {
         match self.body {
             Body::One(share) => share.forget(),
@@ -332,10 +358,10 @@ impl LockGuard {
     /// has passed.
     ///
     /// `span` is at least 10 ms, and begins when the server receives the request. If the network
-    /// delays the request or delivers it twice, the lock stays locked longer by the same amount of
-    /// time. A renewal that arrives afterwards changes nothing. If the hold now ends earlier than
-    /// before, the waiters in Rust and Java are woken and learn the new end. A Java waiter in the
-    /// queue of a fair lock may sleep until the end that it learned when it joined the queue.
+    /// delays the request, or a second copy of it, the lock stays locked longer by this delay. A
+    /// renewal that arrives afterwards changes nothing. If the hold now ends earlier than before,
+    /// the waiters in Rust and Java are woken and learn the new end. A Java waiter in the queue of
+    /// a fair lock may sleep until the end that it learned when it joined the queue.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -435,12 +461,12 @@ impl LockGuard {
     /// and [`token`](Self::token) returns it.
     ///
     /// A [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) has one token for all
-    /// members. It is greater than every token drawn before for any of them, and the next token
-    /// drawn for any of them is greater still. A `RedLock` ensures this through the majority of its
-    /// members. Drawing such a token takes a second round trip.
+    /// members. This token is greater than every token drawn before for any of them, and the next
+    /// token drawn for any of them is greater still. A `RedLock` ensures this through the majority
+    /// of its members. Drawing such a token takes a second round trip.
     ///
     /// All holders that use the resource must pass a token. A hold for which no token is drawn does
-    /// not raise the numbers.
+    /// not raise the counter.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -487,6 +513,19 @@ impl LockGuard {
         match &self.body {
             Body::One(share) => share.hold().token(),
             Body::Quorum(quorum) => quorum.members.token(),
+        }
+    }
+
+    /// Returns the guards of all members of a [`MultiLock`](crate::MultiLock), or of the acquired
+    /// members of a [`RedLock`](crate::RedLock). Empty for other locks.
+    ///
+    /// These are the guards that the acquire obtained. If a server of a `RedLock` restarts and the
+    /// holder acquires the lock on that server once more, this list still has the lost guard of
+    /// that server.
+    pub fn members(&self) -> &[Self] {
+        match &self.body {
+            Body::One(_) => &[],
+            Body::Quorum(quorum) => &quorum.guards,
         }
     }
 

@@ -23,7 +23,7 @@ impl LockInfo {
         };
         let ttl = Ttl::of_key(*ttl_ms);
         let mut holders = Vec::new();
-        // If the length of the reply is odd, its last chunk has one item and is not a pair. Such a
+        // If the length of `rest` is odd, its last chunk has one item and is not a pair. Such a
         // reply is refused: without its last holder it would look right but be wrong.
         for pair in rest.chunks(2) {
             let [Value::Text(id), Value::Text(count)] = pair else {
@@ -51,8 +51,8 @@ pub struct Holder {
     /// The id of the holder, `uuid:n`. `uuid` is the client, and `n` the hold (this library) or the
     /// thread (Redisson).
     pub id: String,
-    /// Number of acquires that the holder has not released yet. Always 1 for holds of this library,
-    /// which counts re-entries in the client.
+    /// The number of acquires that the holder has not released yet. Always 1 for holds of this
+    /// library, which counts re-entries in the client.
     pub count: u64,
 }
 

@@ -70,16 +70,16 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     const HAS_SLICE: bool = false;
     /// Whether the server can keep such a lock locked after its holder has left.
     const CAN_BE_KEPT: bool = false;
-    /// Returns whether the tasks of a process that acquire this lock share one hold. They also
-    /// share the answer that another client holds the lock.
+    /// Returns whether the tasks of a process that acquire this lock share one hold. Such tasks
+    /// also share the answer that another client holds the lock.
     fn is_shared(_lock: &Lock<Self>) -> bool {
         false
     }
 
     /// Returns the channel on which releases are published.
     fn channel(&self, key: &Key) -> String;
-    /// Returns the key that all waiters for the same thing share. Only one of them sends requests
-    /// at a time, and an owner that holds this key can re-enter.
+    /// Returns the key of the line in which the waiters of this process wait. Only one waiter of a
+    /// line sends requests at a time, and an owner that holds this key can re-enter.
     fn line_key(&self, key: &Key) -> Key {
         key.clone()
     }
@@ -89,7 +89,7 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn is_exclusive(&self) -> bool {
         false
     }
-    /// Returns whether a server has already told the same caller that the lock is held.
+    /// Returns whether a server has already reported to the same caller that the lock is held.
     fn was_held(&self) -> bool {
         false
     }
@@ -103,13 +103,14 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn line(_lock: &Lock<Self>) -> LineMode {
         LineMode::HeadAsks
     }
-    /// Requests the holders and the TTL. Replies `{ ttl, holder, count, ... }`.
+    /// Builds the request for the holders and the TTL. Its reply is `{ ttl, holder, count, ... }`.
     fn inspect(&self, key: &Key) -> Operation;
     /// Returns the terms of a hold, given the terms of the handle.
     fn terms(&self, terms: Terms) -> Terms {
         terms
     }
-    /// Ends every hold, for a client with the label `by`. Replies 1, or 0 when there was none.
+    /// Builds the request that ends every hold, for a client with the label `by`. Its reply is 1,
+    /// or 0 if there was no hold.
     fn force_unlock(&self, key: &Key, channel: &str, by: &str) -> Operation;
 }
 

@@ -40,7 +40,7 @@ local function grant(lock, hold, lease_ms)
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then
     -- A lock without expiry would outlive its holder. The lock was free and has one field, so
-    -- either command removes it; an ACL may deny one of them.
+    -- HDEL and DEL both remove it. An ACL may deny one of them.
     local gone = redis.pcall('HDEL', lock, hold)
     if type(gone) == 'table' then redis.call('DEL', lock) end
     return expiry.err
@@ -76,7 +76,7 @@ local function acquire(lock, hold, lease_ms)
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then
     -- A lock without expiry would outlive its holder. The lock was free and has one field, so
-    -- either command removes it; an ACL may deny one of them.
+    -- HDEL and DEL both remove it. An ACL may deny one of them.
     local gone = redis.pcall('HDEL', lock, hold)
     if type(gone) == 'table' then redis.call('DEL', lock) end
     return expiry.err
@@ -123,7 +123,7 @@ end
 
 -- [delist] ----------------------------------------------------------------------------------------
 
--- Removes a client that no longer waits from the list of clients to notify.
+-- Removes a client from the list of clients to notify, because the client no longer waits.
 --
 -- asking   list: the clients to notify, each as `number:1`, in order of arrival
 -- client   this client's item in `asking`
@@ -183,7 +183,7 @@ end
 -- [renewed] ---------------------------------------------------------------------------------------
 
 -- Makes the lock last for at least `lease_ms` from now, and returns its new remaining time. A lease
--- longer than `most_ms` is shortened to `lease_ms`; 0 for never.
+-- longer than `most_ms` is shortened to `lease_ms`, unless `most_ms` is 0.
 local function renewed(lock, lease_ms, most_ms)
   local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
   -- Otherwise the lease is never shortened: an earlier request can arrive after a later one that
@@ -216,11 +216,11 @@ end
 -- Renews several holds: each lasts for at least a lease from now.
 --
 -- count      number of holds
--- first_key  index in KEYS of their locks: hashes with one field per hold, `uuid:n`
+-- first_key  index in KEYS of the first lock; each lock is a hash: one field per hold, `uuid:n`
 -- first_arg  index in ARGV of the lease in ms, followed by the holds' fields
 -- Returns    a list with the numbers, from 1, of the holds that must be renewed one by one: they
---            no longer exist, their end is fixed, their key can't be read, or its expiry does
---            not fit the lease. Nothing was changed for them.
+--            no longer exist, their end is fixed, or their key can't be read, has no expiry or
+--            expires much later than the lease. Nothing was changed for them.
 
 local function renew_many(count, first_key, first_arg)
   local lease_ms = ARGV[first_arg]
@@ -241,8 +241,8 @@ local function renew_many(count, first_key, first_arg)
           -- Write even if nothing changes: a client that waits for replicas waits for this write.
           redis.call('PEXPIRE', lock, math.max(ttl, most))
         end
-        -- Otherwise the key has no expiry, or it lasts more than a second longer than the lease
-        -- because the server's clock was set back.
+        -- Renew the hold alone if its key has no expiry, or lasts more than a second longer than
+        -- the lease because the server's clock was set back.
         good = ttl >= 0 and ttl <= most + 1000
       end
     end
@@ -270,7 +270,7 @@ local function keep_for(lock, hold, span_ms, channel)
     return 0
   end
   -- The waiters must send a request to learn the new end. The message contains no client's number,
-  -- so all of them do. An ACL may deny the channel.
+  -- so each of them sends one. An ACL may deny the channel.
   if keep_for_span(span_ms, lock, hold) then
     redis.pcall('PUBLISH', channel, '0')
   end
@@ -319,7 +319,7 @@ end
 
 -- [inspect] ---------------------------------------------------------------------------------------
 
--- Returns the holder of the lock, and for how long it has the lock.
+-- Returns the holder of the lock, and how long its lease still lasts.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- Returns  { ttl, holder, count }  ttl in ms, -1 without expiry

@@ -1,5 +1,5 @@
-//! The steps of the plain lock: how each is sent, and its twin on the embedded keyspace. The Lua
-//! files beside this file describe each step.
+//! The steps of the plain lock: how each is sent, and its twin on the embedded keyspace. `lock.lua`
+//! describes each step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -339,15 +339,15 @@ pub(crate) static ALL: [&Step; 12] = [
     &NOTE_LONGEST,
 ];
 
-/// Returns the field of the hold of a plain lock and its value, or an error that says what the key
-/// is instead.
+/// Returns the field of a plain lock's hold and the value of that field, or an error that says what
+/// the key is instead.
 pub(crate) fn plain(keyspace: &mut Keyspace, lock: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
     hash_kind::check(keyspace, lock, hash_kind::PLAIN)?;
     Ok(keyspace.hgetall(lock)?.pop().unwrap_or_default())
 }
 
-/// Ends the current hold, no matter which client has it, and notes that in `marker`: the twin of
-/// `break_hold` in `lock.lua`.
+/// Ends the current hold, no matter which client has it, and notes in `marker` that `by` ended it:
+/// the twin of `break_hold` in `lock.lua`.
 pub(in crate::primitives) fn break_hold(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -358,8 +358,8 @@ pub(in crate::primitives) fn break_hold(
         return Ok(false);
     }
     let (holder, _) = plain(keyspace, lock)?;
-    // Read this before the key is deleted: the marker must live as long as the hold would have.
-    // Until then the holder may ask for the reason.
+    // Read the TTL before the key is deleted: the marker must live as long as the hold would have.
+    // Until then, the holder may ask the server why it lost the lock.
     let ttl = keyspace.pttl(lock);
     keyspace.del(lock);
     // If the hold has no expiry, no marker is set: a marker without an expiry would remain forever.
@@ -518,7 +518,7 @@ pub(in crate::primitives) fn read_acquire_reply(reply: &Value) -> Option<Acquire
     }
 }
 
-/// Removes a client from the list of clients that releases notify.
+/// Builds the request that removes a client from the list of clients to notify of a release.
 pub(in crate::primitives) fn delist(key: &Key, client: WaitingClient) -> Operation {
     Delist {
         asking: key.waiting_clients().as_bytes(),
@@ -527,7 +527,7 @@ pub(in crate::primitives) fn delist(key: &Key, client: WaitingClient) -> Operati
     .operation()
 }
 
-/// Ends the hold with the id `hold`.
+/// Builds the request that ends the hold with the id `hold`.
 pub(crate) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     Release {
         lock: key.as_str().as_bytes(),

@@ -80,7 +80,7 @@ impl WriteGuard {
         let reader = share.owner().map(|owner| owner.in_role(Role::Reader));
         match reader
             .as_ref()
-            // Take the owner's slot for reading before the request is sent. Another branch of the
+            // Enter the owner as a reader before the request is sent. Another acquire by the same
             // owner then waits for this read hold, and does not request one of its own.
             .map(|owner| context.locals.of(&key).enter(owner, share.terms()))
             .transpose()?
@@ -98,9 +98,9 @@ impl WriteGuard {
             Some(OwnerEntry::Joined(held, joined)) => {
                 drop(Share::joined(Arc::clone(&context), held, joined));
             }
-            // The hold can't be downgraded: other guards of the owner share it, or another branch
-            // of the owner is about to acquire the read side. So the code below acquires the read
-            // side inside it.
+            // The hold can't be downgraded: other guards of the owner share it, or another acquire
+            // by the owner is about to get the read side. So the code below acquires the read side
+            // inside the write hold.
             _ => {}
         }
         // A thread of Redisson does the same: it reads inside the write hold, and then releases the
@@ -184,13 +184,13 @@ impl ReadGuard {
         self.upgraded(upgraded)
     }
 
-    /// Asks for the write hold. `None` if there are other readers. Dropping the future leaves the
+    /// Requests the write hold. `None` if there are other readers. Dropping the future leaves the
     /// read hold as it was, because the undo of the request gives only the write hold back.
     pub(crate) async fn upgrade(&self) -> Result<Option<WriteGuard>> {
         let share = self.0.share();
         share.hold().check()?;
-        // Several readers of this process may share the hold, which is a single reader for the server.
-        // From now on no other reader can join it.
+        // Several readers of this process may share the hold, which is a single reader for the
+        // server. From now on, no other reader can join the hold.
         if share.owner().is_none() && !share.hold().close_to_others() {
             return Ok(None);
         }
@@ -211,8 +211,8 @@ impl ReadGuard {
         }
     }
 
-    /// Returns the guard of the write hold. Otherwise returns this guard: whether the request ran or
-    /// not, the read hold is as it was.
+    /// Returns the guard of the write hold if the upgrade succeeded. Otherwise returns this guard:
+    /// whether the request ran or not, the read hold is as it was.
     pub(crate) fn upgraded(
         self,
         upgraded: Result<Option<WriteGuard>>,
@@ -249,6 +249,7 @@ impl ReadGuard {
 /// The error of [`ReadGuard::try_upgrade`]. It contains the guard of the read side, which was not
 /// upgraded.
 #[derive(Debug)]
+#[must_use = "the read side is released as soon as this is dropped"]
 pub struct NotUpgraded {
     guard: ReadGuard,
     error: Option<Error>,
@@ -334,8 +335,8 @@ async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
     // The undo of the write hold stays armed, too: until the answer arrives, the server may have
     // either hold.
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
-    // This answer also confirms the releases of earlier holders in this process, to which the write
-    // hold belonged before.
+    // The answer to the downgrade also confirms the releases of earlier holders in this process, to
+    // which the write hold belonged before.
     let mark = write.hold().mark_end();
     match send_until_answered(&context, &mut undo, operation).await? {
         DowngradeReply::Done => write.hold().deliver(mark, &Confirmation::Held),

@@ -31,7 +31,7 @@ impl Side {
 }
 
 /// The end of a write hold's field, as in Redisson.
-// The scripts recognise a writer by this ending, including a thread of Redisson that writes.
+// The scripts recognise every writer by this ending, also a thread of Redisson that writes.
 const WRITE: &str = ":write";
 
 /// The operations on one read hold.
@@ -64,8 +64,8 @@ pub(super) enum Yield {
     #[default]
     No,
     Yes,
-    /// The reader stays out, but makes a reservation even while the lock is free, because it has
-    /// long been overtaken by quicker writers.
+    /// The reader stays out, but makes a reservation even while the lock is free, because quicker
+    /// writers have been overtaking it for some time.
     Last,
 }
 
@@ -93,8 +93,8 @@ impl ReadHold {
         self.key.read_timeout(&self.id)
     }
 
-    /// Downgrades the write hold `write` to this read hold. Replies 1, or 0 when the write hold
-    /// does not exist.
+    /// Builds the request that downgrades the write hold `write` to this read hold. Its reply is 1,
+    /// or 0 if the write hold does not exist.
     pub(super) fn downgrade(&self, write: &str, lease: Duration) -> Operation {
         steps::Downgrade {
             lock: self.key.as_str().as_bytes(),
@@ -190,7 +190,7 @@ pub(super) struct WriteHold {
     /// The id `uuid:n:write`.
     id: String,
     intent: WriteIntent,
-    /// Whether a read hold has taken `uuid:n`.
+    /// Whether a read hold has taken the id `uuid:n`.
     number_taken: AtomicBool,
 }
 
@@ -266,12 +266,13 @@ impl WriteHold {
 }
 
 impl WriteHold {
-    /// Requests the hold. With a `client`, the request also asks that releases notify this client.
+    /// Builds the request for the hold. With a `client`, the request also adds this client to the
+    /// list of clients to notify of a release.
     fn acquire_with(&self, lease: Duration, client: Option<WaitingClient>) -> Operation {
         let (waiter, reservation) = match &self.intent {
             WriteIntent::Upgrade { read } => {
-                // An upgrade has its own step, which makes no reservation, and sends one request.
-                // Two readers that waited for each other's release would wait forever.
+                // An upgrade has its own step, which makes no reservation. The upgrade sends only
+                // one request: two readers that waited for each other's release would wait forever.
                 let upgrade = steps::Upgrade {
                     lock: self.key.as_str().as_bytes(),
                     hold: self.id.as_bytes(),
@@ -358,14 +359,14 @@ impl HoldSteps for WriteHold {
     }
 
     fn take_read_id(&self) -> Option<String> {
-        // Only the first read hold gets the number. After its release, a late copy of its request
-        // must not be mistaken for a request of the next read hold.
+        // Only the first read hold gets the number. After the release of that hold, a late copy of
+        // its request must not be mistaken for a request of the next read hold.
         let number = self.id.strip_suffix(WRITE)?;
         (!self.number_taken.swap(true, Ordering::Relaxed)).then(|| number.to_owned())
     }
 }
 
-/// Ends the hold with this id, on either side.
+/// Builds the request that ends the hold with the id `hold`, on either side.
 pub(crate) fn release(key: &Key, hold: &str) -> Operation {
     let channel = key.rw_channel();
     // `:write` need not be at the end: inside a transaction, Redisson appends the id of the
@@ -419,7 +420,7 @@ fn read_why_lost(reply: &Value) -> Option<LossReason> {
     }
 }
 
-/// Withdraws the reservation of a waiter that no longer waits.
+/// Builds the request that withdraws the reservation of a waiter that no longer waits.
 pub(super) fn withdraw(reservations: &str, waiter: &str, channel: &str) -> Operation {
     steps::Withdraw {
         reservations: reservations.as_bytes(),

@@ -21,8 +21,8 @@ use crate::observe;
 use crate::owner::{Owner, Role};
 use crate::wait::{Deadline, LATE_POLL_FACTOR};
 
-/// Time for which a waiter's reservation keeps other clients out, and the longest time between two
-/// renewals of the reservation.
+/// The time for which a waiter's reservation keeps other clients out, and the longest time between
+/// two renewals of the reservation.
 pub(super) const RESERVED_FOR: Duration = Duration::from_secs(5);
 // This is less than half of `RESERVED_FOR`: if an answer is late, there is still time for one more
 // request.
@@ -31,9 +31,10 @@ const RESERVE_EVERY: Duration = Duration::from_secs(2);
 // its reservation.
 const _: () =
     assert!(RESERVE_EVERY.as_millis() * (LATE_POLL_FACTOR as u128) < RESERVED_FOR.as_millis());
-/// Time for which a waiting reader lets writers go first, one after the other.
+/// The time for which a waiting reader lets writers go first, one after the other.
 const YIELDS_FOR: Duration = Duration::from_secs(1);
-/// Time for which a reader that has waited for `YIELDS_FOR` still leaves a free lock to writers.
+/// The time for which a reader that has waited for `YIELDS_FOR` still leaves a free lock to
+/// writers.
 const YIELDS_FREE_LOCK_FOR: Duration = Duration::from_millis(400);
 
 /// The settings of both sides of a [`RwLock`](crate::RwLock).
@@ -56,9 +57,9 @@ impl Default for RwSettings {
 
 impl RwSettings {
     /// Returns the terms of a hold. A Java reader's watchdog sets the expiry of the lock to its own
-    /// timeout, and before Redisson 4.4 also the expiry of every read hold. So the lease of a hold
-    /// with a longer lease is set on the server again three times within that timeout, even if the
-    /// lease is fixed.
+    /// timeout, and before Redisson 4.4 also the expiry of every read hold. So if a hold has a
+    /// longer lease, this lease is set on the server again three times within that timeout, even if
+    /// it is fixed.
     fn terms(self, terms: Terms) -> Terms {
         // The period must not be zero, whatever the caller set: a period of zero would keep the
         // watchdog busy all the time.
@@ -77,7 +78,7 @@ impl RwSettings {
 #[non_exhaustive]
 pub struct Read {
     pub(super) common: RwSettings,
-    /// The write hold of the same owner.
+    /// The write hold of the same owner, inside which this reader reads.
     inside: Option<Hold>,
     /// The end of `YIELDS_FOR`, and the waiter that makes a reservation after it.
     yields_until: Option<(Moment, Arc<RwWaiter>)>,
@@ -103,8 +104,8 @@ impl Acquire for Read {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, context) = (lock.key()?, lock.context());
         let mut kind = lock.kind().clone();
-        // This reader makes no reservation and does not wait in line: all waiters in the line wait
-        // for this owner's own write hold.
+        // A reader inside its owner's write hold makes no reservation and does not wait in line:
+        // all waiters in the line wait for this write hold.
         if let Some(write) = held(context, key, lock.reentering_owner(), Role::Writer) {
             kind.inside = Some(write.hold().clone());
             return acquire::acquire_by(&lock.with_kind(kind), deadline).await;
@@ -301,7 +302,7 @@ impl<'a, K: Named> Reservation<'a, K> {
         // `self` withdraws the reservation.
         let guard = wait.await?;
         // The server removes the reservation of a waiter to which it grants the lock. A waiter that
-        // shares or took over another waiter's hold was not granted the lock itself.
+        // shares or took over another waiter's hold was not itself granted the lock.
         let granted = |guard: &LockGuard| guard.share().has_own_grant();
         if guard.as_ref().is_some_and(granted) {
             self.waiter.granted();

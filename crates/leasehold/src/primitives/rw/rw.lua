@@ -4,8 +4,8 @@
 -- [reservations] ----------------------------------------------------------------------------------
 
 -- Reservations of waiting readers or writers, each with the time at which it ends. A reservation is
--- only a courtesy, so it may fail: when the server is out of memory, it can't be written, and a key
--- of another type does not keep any client out.
+-- only a courtesy, so it may fail: when the server is out of memory, the reservation is not
+-- written, and a key of another type does not keep any client out.
 
 -- Makes or extends the reservation of `waiter`, so that it ends `reserve_ms` from now. Does nothing
 -- if `reserve_ms` is 0.
@@ -14,7 +14,7 @@ local function reserve(reservations, waiter, reserve_ms)
     return
   end
   local now = now_ms()
-  -- Removes the reservations of killed waiters. Otherwise they would live on, because each new
+  -- Remove the reservations of killed waiters. Otherwise these would live on, because each new
   -- reservation extends the life of the key.
   redis.pcall('ZREMRANGEBYSCORE', reservations, '-inf', now)
   local noted = redis.pcall('ZADD', reservations, now + reserve_ms, waiter)
@@ -111,7 +111,8 @@ end
 -- inside      the field of the write hold of the same owner, or an empty string
 -- lease_ms    how long the hold lasts without renewal
 -- yields      0: this reader ignores waiting writers; 1: it lets one of our waiting writers go
---             first, unless it has a reservation; 2: like 1, but it also reserves a free lock
+--             first, unless this reader has a reservation; 2: like 1, but it also reserves a
+--             free lock
 -- waiter      the id of the waiter in `readers`
 -- reserve_ms  how long the reservation keeps our writers out; 0 for no reservation
 -- Returns     nil  granted; a repeated request changes nothing
@@ -181,8 +182,8 @@ end
 
 -- [acquire_write] ---------------------------------------------------------------------------------
 
--- Grants the lock to this hold alone if it is free, with a lease. Otherwise makes a reservation for
--- the waiting writer.
+-- Grants the lock to this hold alone, with a lease, if the lock is free. Otherwise makes a
+-- reservation for the waiting writer.
 --
 -- lock        hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --             `uuid:n:write`
@@ -428,7 +429,7 @@ end
 -- channel  where the waiters listen
 -- Returns  1   set
 --          0   this hold no longer has the lock; nothing was changed
---          -1  its owner has a read hold inside it: the write hold has been ended
+--          -1  the owner has a read hold inside the write hold: the write hold has been ended
 
 local function keep_write(lock, hold, span_ms, channel)
   if redis.call('HEXISTS', lock, hold) == 0 then
@@ -527,7 +528,7 @@ local function upgrade(lock, hold, read, lease_ms)
     -- expiry.
     return ttl == -2 and 0 or ttl
   end
-  -- Fields of dead readers would look like read holds inside this write hold.
+  -- Remove the fields of dead readers, which would look like read holds inside the new write hold.
   for n = 1, #fields, 2 do
     if fields[n] ~= 'mode' and fields[n] ~= read then redis.call('HDEL', lock, fields[n]) end
   end
@@ -617,7 +618,7 @@ end
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
--- side     read or write; a writer that also reads holds both
+-- side     read or write; an owner that writes and also reads is a holder of both
 -- Returns  { ttl, holder, count, ... }  ttl in ms, -1 without expiry
 --          { -2 }                       no holders
 --          text WRONGKIND: not a read-write lock

@@ -1,5 +1,5 @@
-//! The steps of the read-write lock, each with its twin on the embedded keyspace. The Lua files
-//! beside this file describe each step.
+//! The steps of the read-write lock, each with its twin on the embedded keyspace. `rw.lua`
+//! describes each step.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{LuaFile, Refusal, SharedLua, Step, Value, step};
@@ -151,9 +151,9 @@ impl ReleaseRead<'_> {
         }
         let writes = keyspace.hget(self.lock, b"mode")?.as_deref() == Some(b"write");
         let fields = keyspace.hlen(self.lock)?;
-        // Put this off, because otherwise each of many readers that release at the same time would
-        // check all the others. The lock then expires later than necessary, which does no harm
-        // while one of the readers is alive.
+        // Put off the check of all readers, because otherwise each of many readers that release at
+        // the same time would check all the others. The lock then expires later than necessary,
+        // which does no harm while one of the readers is alive.
         let put_off = fields > 64
             && !sweeps_all(keyspace, self.hold, fields)
             && longest_of_some(keyspace, self.lock)? > 0;
@@ -501,7 +501,7 @@ fn writes(field: &[u8]) -> bool {
     field.windows(6).any(|part| part == b":write")
 }
 
-/// Returns Redisson's count for the hold of this field; `None` if the field is not a hold.
+/// Returns Redisson's count for the hold in this field; `None` if the field is not a hold.
 fn hold_count(field: &[u8], value: &[u8]) -> Option<u64> {
     let count = std::str::from_utf8(value).ok()?.parse().ok()?;
     (field != b"mode").then_some(count)
@@ -564,7 +564,7 @@ fn trim_expiry(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// Returns whether this release checks all read holds. About 64 in `fields` releases do so.
+/// Returns whether this release checks all read holds. About 64 of every `fields` releases do so.
 fn sweeps_all(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     let number = hold.rsplit(|letter| !letter.is_ascii_digit()).next();
     let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());

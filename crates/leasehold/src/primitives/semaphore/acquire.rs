@@ -185,8 +185,9 @@ impl Ask for PermitAcquire<'_> {
         if !answer.exists {
             self.absence.report_missing(context, &self.names.key)?;
         }
-        // The number of free permits alone is not enough. If other waiters take released permits
-        // before this request runs, the number is the same as before, and only `released` differs.
+        // The number of free permits alone is not enough as a fingerprint. If other waiters take
+        // released permits before this request runs, the number is the same as before, and only
+        // `released` differs.
         let fingerprint = (answer.free, answer.released);
         Ok(Answer::Later {
             within: None,
@@ -238,7 +239,7 @@ struct PermitRequest {
     names: SemaphoreNames,
     local: RecordRef,
     marked: Marked,
-    /// Number of permits that each of these waiters wants.
+    /// The number of permits that each waiter wants, the head first.
     sizes: Vec<u32>,
     head: Option<Arc<PermitWaiter>>,
     behind: Vec<Arc<PermitWaiter>>,
@@ -297,7 +298,7 @@ impl PermitRequest {
         }
     }
 
-    /// Reads the reply. The result has the head's permits.
+    /// Reads the reply. The result contains the head's permits, if they were granted.
     fn answered(
         &self,
         undo: &SharedUndo,
@@ -369,17 +370,18 @@ impl PermitRequest {
 
 /// The server's answer to a request.
 struct PermitReply {
-    /// Number of waiters that were granted their permits.
+    /// The number of waiters that were granted their permits.
     grants: usize,
     /// The permits of the first waiter.
     granted: Option<SemaphorePermit>,
-    /// Number of permits that are free.
+    /// The number of permits that are free.
     free: i64,
     /// Whether the semaphore exists.
     exists: bool,
     /// The request that last gave permits back.
     released: Vec<u8>,
-    /// Number of clients that are notified before this one; `None` if it is not notified.
+    /// The number of clients that are notified before this one; `None` if this client is not in the
+    /// list.
     before: Option<u32>,
 }
 
@@ -399,7 +401,7 @@ fn read(reply: &Value, most: usize) -> Option<PermitReply> {
         return None;
     };
     Some(PermitReply {
-        // More grants than waiters are impossible. Such a reply is malformed, and the undo gives
+        // There can't be more grants than waiters. Such a reply is malformed, and the undo gives
         // back any permits that were taken.
         grants: usize::try_from(*grants)
             .ok()

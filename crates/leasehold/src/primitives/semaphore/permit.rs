@@ -44,11 +44,11 @@ impl SemaphorePermit {
     /// # Errors
     ///
     /// `Unavailable` or `OutcomeUnknown` if no server answered. `Denied` or `Unsupported` if the
-    /// server refuses the request. In these cases the client sends the release again in the
-    /// background, unless its runtime has ended, because the permits have no lease that ends. It
-    /// tries for most of a minute if a request may have run, and for ten minutes if no request has
-    /// run. `WrongKind` if the name is now in use as something else. In that case the client does
-    /// not try again.
+    /// server refuses the request. The permits have no lease that would free them. So in these
+    /// cases the client sends the release again in the background, unless its runtime has ended.
+    /// The client tries for most of a minute if a request may have run, and for ten minutes if no
+    /// request has run. `WrongKind` if the name is now in use as something else. In that case the
+    /// client does not try again.
     ///
     /// # Cancel safety
     ///
@@ -71,8 +71,8 @@ impl SemaphorePermit {
         self.permits = 0;
     }
 
-    /// Moves `permits` of these permits into a new value, and returns it. If there are fewer,
-    /// nothing changes and the result is `None`.
+    /// Moves `permits` of these permits into a new value, and returns it. If there are fewer than
+    /// `permits`, nothing changes and the result is `None`.
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {
         self.permits = self.permits.checked_sub(permits)?;

@@ -1,7 +1,7 @@
-//! The return of permits. During this process's slice (`local/slice.rs`), other waiters of the
-//! process get the permits at once. After the slice, if the process has waiters, all permits that
-//! its ready tasks give back are sent as one request. If it has none, each return is sent on its
-//! own.
+//! The return of released permits, to other waiters of this process or to the server. During this
+//! process's slice (`local/slice.rs`), other waiters of the process get the permits at once. After
+//! the slice, if the process has waiters, all permits that its ready tasks give back are sent as
+//! one request. If the process has no waiters, each return is sent on its own.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ fn start(
     if permits == 0 {
         return Returning::PassedOn;
     }
-    // This process has no waiters, so there are too few returns for a batch. This return is sent at
-    // once.
+    // With an embedded backend or without waiters, a batch would save no requests, so this return
+    // is sent at once.
     if in_process || !local.has_permit_waiters() {
         send(context, names, local);
         let sent = submit(context, names, local, permits.into());
@@ -164,10 +164,11 @@ async fn carry(mut batch: UnsentBatch, mut carrier: Carrier) {
     if send(context, names, local) {
         nudge(context, names, local);
     }
-    // The batch has now been sent: by this `send`, or by an earlier one under the same lock.
+    // The batch has now been sent: by this `send`, or by an earlier one, which locked the same
+    // mutex.
     if let Some(sent) = carrier.sent() {
         let ended = complete(context, local, sent).await;
-        // Log it here, because perhaps no member of this batch waits for the result.
+        // Log a failure here, because perhaps no member of this batch waits for the result.
         warn_if_final(&names.key, &ended);
         carrier.end(ended);
     }
@@ -187,8 +188,8 @@ async fn yield_once() {
     .await;
 }
 
-/// Sends the permits that have been given back so far, so that the next request runs after them.
-/// Returns whether there were any.
+/// Sends the release of the permits that have been given back so far, so that the next request runs
+/// after this release. Returns whether there were any such permits.
 pub(super) fn send(context: &Context, names: &SemaphoreNames, local: &RecordRef) -> bool {
     let submit = |permits| submit(context, names, local, permits);
     local.returns.send(submit)
@@ -216,7 +217,8 @@ fn submit(
 }
 
 /// Lets our own waiters send a request right after the release, before its message arrives. If
-/// other processes wait, too, this does nothing, because their waiters would hardly ever be first.
+/// other processes wait, too, this does nothing, because otherwise their waiters would hardly ever
+/// be first.
 fn nudge(context: &Context, names: &SemaphoreNames, local: &RecordRef) {
     if local.slice.lock().no_other_listener() {
         context.backend.channels().wake(&names.channel);
@@ -229,11 +231,11 @@ async fn complete(context: &Context, local: &RecordRef, sent: SentReturn) -> Res
     let returned = ReturnedPermits {
         key: local.key().clone(),
         operation: sent.operation.clone(),
-        // This is set for the case that this future is dropped before the reply arrives.
+        // This is set in case this future is dropped before the reply arrives.
         unsure_since: Mutex::new(Some(sent.sent_at)),
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
-    // Whatever the reply is, there is something to give back, as with the undo of a hold. The
+    // Whatever the reply is, the permits must be given back, like a hold that was granted. The
     // clean-up sends the same operation under the same marker, so the permits still count once.
     undo.granted();
     match request::repeat(context, sent.sent_at, sent.reply, sent.operation).await {
@@ -289,7 +291,7 @@ fn warn_given_up(key: &Key) {
     });
 }
 
-/// Time for which to keep giving back to a server that can't be reached.
+/// The time for which the client tries to give permits back while no server can be reached.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(600);
 
 /// Returns the time at which to stop trying: after the marker has expired, the same request would

@@ -20,6 +20,7 @@
 --                  exists: 0 if the semaphore does not exist, else 1
 --                  released: the content of `released`, if no waiter was granted
 --                  before: how many clients are notified before this one, -1 if it is not
+--                          in `asking`
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(semaphore, marker, done, released, asking, sizes, client, notified)
@@ -74,13 +75,13 @@ end
 
 -- [delist] ----------------------------------------------------------------------------------------
 
--- Removes a client that no longer waits from the list. If a release has already notified this
--- client and permits are free, notifies the next client.
+-- Removes a client from the list, because the client no longer waits. If a release has already
+-- notified this client and permits are free, notifies the next client.
 --
 -- semaphore  text: the number of free permits
 -- asking     list: the waiting clients, `number:permits`, in order of arrival
 -- client     this client, and how many permits it wanted
--- channel    where the waiters listen: `publish_free` in `common.lua`
+-- channel    where the waiters listen: see `publish_free` in `common.lua`
 -- Returns    n     how often the client was in the list
 --            text  the list can't be changed; WRONGKIND: not a semaphore
 
@@ -102,7 +103,7 @@ end
 -- semaphore  text: the number of free permits
 -- marker     the marker of that acquire
 -- asking     list: the waiting clients, `number:permits`, in order of arrival
--- channel    where the waiters listen: `publish_free` in `common.lua`
+-- channel    where the waiters listen: see `publish_free` in `common.lua`
 -- Returns    n  permits given back; 0 if the acquire was granted none, or was undone before
 --            text WRONGKIND: not a semaphore; nothing was changed
 
@@ -121,7 +122,7 @@ local function undo(semaphore, marker, asking, channel)
   -- Note the undo even if there was nothing to undo: an acquire that runs after its undo grants
   -- nothing.
   local failed = remember(marker, 'undone')
-  -- A semaphore that was deleted since then is not created again.
+  -- A semaphore that was deleted after the acquire is not created again.
   if failed or taken == 0 or not free then
     return failed or 0
   end
@@ -147,9 +148,9 @@ end
 -- asking     list: the waiting clients, `number:permits`, in order of arrival
 -- permits    how many more are free; negative for fewer
 -- if_exists  1: change only a semaphore that exists; 0: make it if it does not exist
--- channel    where the waiters listen: `publish_free` in `common.lua`
--- Returns    { 1, listeners }  done; this number of connections was notified, -1 if it is not known
---            { 0, -1 }         it did not exist, and was not made
+-- channel    where the waiters listen: see `publish_free` in `common.lua`
+-- Returns    { 1, listeners }  done; `listeners` connections got the message, -1 if it is not known
+--            { 0, -1 }         the semaphore did not exist, and was not made
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function add(semaphore, marker, done, released, asking, permits, if_exists, channel)
@@ -175,8 +176,8 @@ local function add(semaphore, marker, done, released, asking, permits, if_exists
     return free.err
   end
   -- A waiter that sends a request because of the message may find that other clients were quicker.
-  -- A changed `released` shows this waiter that the message was not part of a flood. This is only a
-  -- hint, which an ACL may deny.
+  -- A changed `released` shows this waiter that the message was about a release, and not part of a
+  -- flood of messages. This is only a hint, which an ACL may deny.
   if tonumber(permits) > 0 then redis.pcall('SET', released, marker, 'PX', 60000) end
   -- Publish the number of free permits, and not of released ones, so that a waiter that needs more
   -- than are free continues to sleep.
@@ -229,9 +230,9 @@ end
 -- asking     list: the waiting clients, `number:permits`, in order of arrival
 -- permits    how many permits are free at first
 -- expiry_ms  how long the semaphore lives; 0 forever
--- channel    where the waiters listen: `publish_free` in `common.lua`
+-- channel    where the waiters listen: see `publish_free` in `common.lua`
 -- Returns    1  made
---            0  it existed; nothing was changed
+--            0  the semaphore existed; nothing was changed
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function set(semaphore, marker, done, asking, permits, expiry_ms, channel)
@@ -284,7 +285,7 @@ end
 -- marker     text: the reply to this request, once it has run
 -- done       a marker that is no longer needed
 -- Returns    1  removed
---            0  it did not exist
+--            0  the semaphore did not exist
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function delete(semaphore, marker, done)

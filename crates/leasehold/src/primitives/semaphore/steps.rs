@@ -1,5 +1,5 @@
-//! The steps of the semaphore: how each is sent, and its twin on the embedded keyspace. The Lua
-//! beside this file documents each step.
+//! The steps of the semaphore: how each is sent, and its twin on the embedded keyspace.
+//! `semaphore.lua` describes each step.
 
 use std::time::Duration;
 
@@ -36,8 +36,9 @@ impl Acquire<'_> {
         let (mut grants, mut taken) = (0, 0);
         for size in self.sizes.split(|byte| *byte == b' ') {
             let size = number::<i64>(size)?;
-            // The waiters after it are not granted permits either: otherwise waiters that want one
-            // permit could forever overtake a waiter that wants many.
+            // If this waiter wants too many permits, the waiters after it get none either:
+            // otherwise waiters that want one permit could forever overtake a waiter that wants
+            // many.
             if taken + size > free {
                 break;
             }
@@ -48,8 +49,8 @@ impl Acquire<'_> {
             self.marker,
             &format!("{grants} {taken} {}", free - taken),
         );
-        // The script removes its marker again when this is refused, which an ACL can cause. The
-        // twin does not know ACLs, and `number_at` has checked that the number is short enough.
+        // The script removes its marker again if the server refuses this command because of an ACL.
+        // The twin does not know ACLs, and `number_at` has checked that the number is short enough.
         if taken > 0 {
             keyspace.incr_by(self.semaphore, -taken)?;
         }
@@ -112,7 +113,7 @@ impl Undo<'_> {
                 let freed = Freed::new((self.asking, self.channel), free, taken);
                 publish_free(keyspace, freed);
             }
-            // A semaphore that was deleted since then is not created again.
+            // A semaphore that was deleted after the acquire is not created again.
             _ => taken = 0,
         }
         note(keyspace, self.marker, "undone");
@@ -284,7 +285,7 @@ pub(crate) fn acquire(
     .operation()
 }
 
-/// Removes a client from the list of clients that wait for permits.
+/// Builds the request that removes a client from the list of clients that wait for permits.
 pub(in crate::primitives) fn delist(
     key: &Key,
     client: WaitingClient,

@@ -24,8 +24,8 @@ local function lead(lock, leader, counter, hold, lease_ms, counter_ms, payload, 
       --[[USES wrong_kind]]
       return wrong_kind('a plain lock', lock, fields) or redis.call('PTTL', lock)
     end
-    -- Observers see the token of the entry, so it is the token of this term, even if the counter was
-    -- set or removed since.
+    -- Observers see the token of the entry, so it is the token of this term, even if the counter
+    -- was set or removed since.
     local token = redis.pcall('HGET', leader, 'id') == hold and redis.call('HGET', leader, 'token')
     -- While this hold exists, no other hold draws a token.
     token = token or redis.call('GET', counter) or ''
@@ -108,7 +108,7 @@ end
 -- Returns  { ttl, id, token, payload, since_ms }  ttl in ms, -1 without expiry
 --          { ttl, id, last }  a holder without an entry, such as a Java client, and the last token,
 --                             or an empty string
---          { -2 }             no leader
+--          { -2 }             no leader; a hold that a client has left to the server does not lead
 --          text WRONGKIND: not a plain lock
 
 local function look(lock, leader, counter)
@@ -121,6 +121,9 @@ local function look(lock, leader, counter)
     return other
   end
   local id, ttl = redis.call('HKEYS', lock)[1], redis.call('PTTL', lock)
+  if not can_be_renewed(lock, id) then
+    return { -2 }
+  end
   if redis.pcall('HGET', leader, 'id') == id then
     return { ttl, id, redis.call('HGET', leader, 'token') or '',
       redis.call('HGET', leader, 'payload') or '', redis.call('HGET', leader, 'since_ms') or '' }

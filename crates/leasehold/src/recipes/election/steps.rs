@@ -15,7 +15,7 @@ use crate::primitives::fenced::steps::{
 };
 use crate::primitives::hash_kind::HASH_KIND;
 use crate::primitives::lock::steps::{GRANT, LockHold, RENEWED, plain, renewed};
-use crate::primitives::twin::{NOW_MS, to_int};
+use crate::primitives::twin::{KEPT, NOW_MS, can_be_renewed, to_int};
 
 static LUA: LuaFile = LuaFile::new(include_str!("election.lua"));
 
@@ -120,7 +120,7 @@ step! {
     while_moving: true,
     keys: [lock, leader, counter],
     args: [],
-    uses: [HASH_KIND],
+    uses: [HASH_KIND, KEPT],
 }
 
 impl Look<'_> {
@@ -129,6 +129,9 @@ impl Look<'_> {
             return Ok(Value::List(vec![Value::Int(-2)]));
         }
         let (id, _) = plain(keyspace, self.lock)?;
+        if !can_be_renewed(keyspace, self.lock, &id)? {
+            return Ok(Value::List(vec![Value::Int(-2)]));
+        }
         let mut field = |name: &str| {
             let value = keyspace.hget(self.leader, name.as_bytes());
             value.ok().flatten().unwrap_or_default()
@@ -168,8 +171,8 @@ pub(super) fn look(key: &Key) -> Operation {
     .operation()
 }
 
-/// The operations on the hold of one candidate. They are the operations of a fenced lock, but each of
-/// them also changes the entry of the leader.
+/// The operations on the hold of one candidate. They are the operations of a fenced lock, but each
+/// of them also changes the leader's entry.
 pub(super) struct CandidateHold {
     hold: FencedHold,
     key: Key,
@@ -203,8 +206,8 @@ impl CandidateHold {
     }
 }
 
-// There is no batch renewal: a batch of plain locks would let the entry expire. And a hold is never
-// kept or handed over: each term has its own token and its own entry.
+// This hold has no batch renewal: the batch renewal of plain locks would let the entry expire. And
+// it is never kept or handed over: each term has its own token and its own entry.
 impl HoldSteps for CandidateHold {
     fn acquire(&self, lease: Duration) -> Operation {
         Lead {
@@ -284,7 +287,7 @@ mod tests {
     fn repeated_request_has_the_token_of_its_entry() {
         let mut keyspace = Keyspace::default();
         let granted = lead(&mut keyspace, ONE);
-        // As by another program, and by a server that evicts keys.
+        // Another program may change the counter, and a server may evict it.
         keyspace.set(b"counter", b"9000000000000000");
         assert_eq!(lead(&mut keyspace, ONE), granted);
         keyspace.del(b"counter");

@@ -94,7 +94,7 @@ struct Observer {
 
 /// A request of an observer.
 struct Asked {
-    /// The signals before the request.
+    /// The listeners' signals, as read before the request was sent.
     signals: Vec<Signal>,
     sent: Moment,
     /// The time of the next request, if no new signal arrives earlier.
@@ -167,8 +167,8 @@ impl Observer {
         let sent = context.clock.now();
         let signals = self.listeners.iter().map(Listener::signal).collect();
         let poll = self.election.poll;
-        // Set this before the reply arrives: if the request fails, the next one is due after a poll
-        // interval.
+        // Set the due time before the reply arrives: if the request fails, the next one is due
+        // after a poll interval.
         self.asked = Some(Asked {
             signals,
             sent,
@@ -231,7 +231,8 @@ impl Observer {
     /// Returns the leader that was seen, with what its client announces.
     async fn show(&mut self, seen: Seen) -> Option<Leader> {
         let leader = seen.clone().describe(self.election.context()).await;
-        // Note this last: if this future is dropped earlier, the next call returns the same leader.
+        // Note the returned leader last: if this future is dropped earlier, the next call returns
+        // the same leader.
         self.greatest_token = self.greatest_token.max(seen.token().unwrap_or(0));
         self.shown = Some(seen);
         leader

@@ -3,7 +3,7 @@ use std::fmt;
 
 use super::{LIMIT, Stale};
 
-/// The header in which a client sends its token, as a decimal number. It is in lower case, as HTTP/2
+/// The header in which a client sends its token as a decimal number. It is in lower case, as HTTP/2
 /// sends it and as the crate `http` requires it. HTTP ignores the case.
 pub const HEADER: &str = "fencing-token";
 

@@ -40,24 +40,25 @@ impl Fences {
     /// not run.
     pub fn change<T>(
         &self,
-        name: &str,
+        name: impl AsRef<str>,
         token: u64,
         change: impl FnOnce() -> T,
     ) -> Result<T, Stale> {
+        let name = name.as_ref();
         let mut fences = self.0.lock();
         match fences.get_mut(name) {
             Some(fence) if token < *fence => return Err(Stale::new(token).with_fence(*fence)),
             Some(fence) => *fence = token,
             None => _ = fences.insert(name.to_owned(), token),
         }
-        // The lock is held meanwhile: this makes check and change one step.
+        // The mutex is still locked, so the check and the change are one step.
         Ok(change())
     }
 
     /// Returns the greatest token that was accepted for this name.
     #[must_use]
-    pub fn fence(&self, name: &str) -> Option<u64> {
-        self.0.lock().get(name).copied()
+    pub fn fence(&self, name: impl AsRef<str>) -> Option<u64> {
+        self.0.lock().get(name.as_ref()).copied()
     }
 }
 

@@ -43,8 +43,8 @@ impl<E: StdError + 'static> StdError for WriteError<E> {
 ///
 /// # Errors
 ///
-/// [`WriteError::Stale`] if the fence is greater than the token, [`WriteError::Store`] if one of the
-/// functions fails.
+/// [`WriteError::Stale`] if the fence is greater than the token, `Store` if one of the functions
+/// fails.
 ///
 /// # Cancel safety
 ///

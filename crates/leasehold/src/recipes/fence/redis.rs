@@ -19,12 +19,13 @@ pub fn hset() -> String {
 }
 
 /// Returns a script that checks the token and then runs `body`, both in one step. `body` is Lua. It
-/// has `KEYS[2]` and the following keys, and `ARGV[2]` and the following arguments. The script
+/// can use `KEYS[2]` and the following keys, and `ARGV[2]` and the following arguments. The script
 /// replies with what `body` returns, or with `1`.
 ///
 /// `KEYS[1]` is the fence: a key that has the greatest token so far, and nothing else. `ARGV[1]` is
-/// the token. In a cluster, all keys need the same hash tag. If the token is smaller than the fence,
-/// `body` does not run, and the reply is the error `FENCED` with the fence. [`stale`] recognises it.
+/// the token. In a cluster, all keys need the same hash tag. If the token is smaller than the
+/// fence, `body` does not run, and the reply is the error `FENCED` with the fence. [`stale`]
+/// recognises it.
 ///
 /// Keep the fence as long as the data. Give it no expiry, or one that is longer than the longest
 /// pause of a holder. The script does not renew an expiry, so set it again in `body`. If the server

@@ -179,9 +179,9 @@ impl<'a> Sql<'a> {
         format!("SELECT fence FROM {table} WHERE name = {name}")
     }
 
-    /// Returns the condition that the token in a column of the row itself is not greater than this
-    /// token: `"fence" <= $3`. This token is the parameter with the number `parameter`; in MySQL,
-    /// parameters have no numbers.
+    /// Returns the condition that the token stored in a column of the protected row is not greater
+    /// than the holder's token: `"fence" <= $3`. The holder's token is the parameter with the
+    /// number `parameter`; in MySQL, parameters have no numbers.
     ///
     /// Put it into the `WHERE` of the change, with [`assign`](Self::assign) in its `SET`. Then pass
     /// the number of affected rows to [`verdict`](super::verdict). 0 rows can also mean that the
@@ -208,7 +208,7 @@ impl<'a> Sql<'a> {
         format!("{} <= {}", self.quoted(column), self.parameter(parameter))
     }
 
-    /// Returns the assignment of the token to a column of the row itself: see
+    /// Returns the assignment of the holder's token to a column of the protected row: see
     /// [`check`](Self::check).
     #[must_use]
     pub fn assign(&self, column: &str, parameter: u32) -> String {

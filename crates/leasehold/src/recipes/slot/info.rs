@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::kind::Wanted;
+use super::steps::nearest_slot;
 use crate::backend::step::Value;
 
 /// A turn that another client has, or that has ended.
@@ -32,6 +33,10 @@ pub struct TurnInfo {
     pub exit_code: Option<i32>,
     /// The number of slots that were skipped between the turn before and this one.
     pub missed: u64,
+    /// Whether the slot is later than the slot that is nearest to the present: the turn was
+    /// recorded while the server's clock was ahead. No earlier slot runs, unless
+    /// [`Turns::again`](super::Turns::again) is set.
+    pub is_ahead: bool,
 }
 
 /// The state of a turn.
@@ -59,10 +64,17 @@ pub enum TurnState {
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) code: i64,
-    /// The requested slot.
-    pub(super) mine: u64,
+    /// The time of the reply, on the server's clock.
+    pub(super) now_ms: u64,
     pub(super) ttl_ms: i64,
     holder: String,
+    pub(super) record: Record,
+}
+
+/// The stored facts about a turn.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    /// The number of the slot; `None` if nothing is stored.
     pub(super) slot: Option<u64>,
     state: String,
     hold: String,
@@ -74,11 +86,66 @@ pub(super) struct Seen {
     plan: Option<(u64, u64)>,
 }
 
+impl Record {
+    fn read(fields: &[Value]) -> Self {
+        let text = |at: usize| match fields.get(at) {
+            Some(Value::Text(text)) => String::from_utf8_lossy(text).into_owned(),
+            _ => String::new(),
+        };
+        let number = |at| text(at).parse().ok();
+        let time = |at| number(at).map(since_epoch);
+        Self {
+            slot: number(0),
+            state: text(1),
+            hold: text(2),
+            by: text(3),
+            times: [time(4), time(5)],
+            exit_code: text(6).parse().ok(),
+            missed: number(7).unwrap_or(0),
+            id: text(8),
+            plan: number(9).zip(number(10)),
+        }
+    }
+
+    /// Reads the record of a turn that never ended; `None` if there is none.
+    pub(super) fn that_died(fields: &[Value]) -> Option<Self> {
+        (!fields.is_empty()).then(|| Self::read(fields))
+    }
+
+    /// Returns the recorded period and offset of the slots in ms. If none are recorded, returns the
+    /// period and offset of the request.
+    fn plan(&self, wanted: &Wanted) -> (u64, u64) {
+        self.plan.unwrap_or_else(|| wanted.plan())
+    }
+
+    /// Returns the facts about the turn, which is in this state.
+    pub(super) fn info(&self, state: TurnState, wanted: &Wanted) -> TurnInfo {
+        let (period_ms, offset_ms) = self.plan(wanted);
+        let has_slots = period_ms > 0;
+        TurnInfo {
+            slot: self
+                .slot
+                .and_then(|slot| beginning_of(slot, (period_ms, offset_ms))),
+            id: (!has_slots).then(|| self.id.clone()),
+            period: has_slots.then(|| Duration::from_millis(period_ms)),
+            offset: Duration::from_millis(offset_ms),
+            state,
+            by: self.by.clone(),
+            hold: self.hold.clone(),
+            began: self.times[0],
+            ended: self.times[1],
+            exit_code: self.exit_code,
+            missed: self.missed,
+            is_ahead: false,
+        }
+    }
+}
+
 impl Seen {
     pub(super) fn read(items: &[Value]) -> Option<Self> {
         let [
             Value::Int(code),
-            Value::Int(mine),
+            Value::Int(now_ms),
             Value::Int(ttl_ms),
             holder,
             record @ ..,
@@ -92,81 +159,38 @@ impl Seen {
         };
         Some(Self {
             code: *code,
-            mine: u64::try_from(*mine).ok()?,
+            now_ms: u64::try_from(*now_ms).ok()?,
             ttl_ms: *ttl_ms,
             holder,
-            ..Self::recorded(record)
+            record: Record::read(record),
         })
-    }
-
-    /// Reads the record of a turn that never ended, and whose lock is free; `None` if there is none.
-    pub(super) fn that_died(record: &[Value]) -> Option<Self> {
-        (!record.is_empty()).then(|| Self::recorded(record))
-    }
-
-    /// Reads a record, as of a lock that is free.
-    fn recorded(rest: &[Value]) -> Self {
-        let text = |at: usize| match rest.get(at) {
-            Some(Value::Text(text)) => String::from_utf8_lossy(text).into_owned(),
-            _ => String::new(),
-        };
-        let number = |at| text(at).parse().ok();
-        let time = |at| number(at).map(since_epoch);
-        Self {
-            code: 0,
-            mine: 0,
-            ttl_ms: -2,
-            holder: String::new(),
-            slot: number(0),
-            state: text(1),
-            hold: text(2),
-            by: text(3),
-            times: [time(4), time(5)],
-            exit_code: text(6).parse().ok(),
-            missed: number(7).unwrap_or(0),
-            id: text(8),
-            plan: number(9).zip(number(10)),
-        }
     }
 
     /// Returns the state of the recorded turn; `None` if there is no record.
     pub(super) fn state(&self) -> Option<TurnState> {
-        self.slot?;
-        Some(match self.state.as_str() {
+        self.record.slot?;
+        Some(match self.record.state.as_str() {
             "done" => TurnState::Done,
             "failed" => TurnState::Failed,
             "open" => TurnState::Open,
-            _ if self.holder == self.hold => TurnState::Running,
+            _ if self.holder == self.record.hold => TurnState::Running,
             _ => TurnState::Died,
         })
     }
 
     pub(super) fn info(&self, wanted: &Wanted) -> TurnInfo {
-        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let plan = (millis(wanted.period), millis(wanted.offset));
-        self.info_with(self.plan.unwrap_or(plan))
-    }
-
-    fn info_with(&self, (period_ms, offset_ms): (u64, u64)) -> TurnInfo {
-        let held_otherwise = !self.is_free() && self.holder != self.hold;
-        let Some(state) = self.state().filter(|_| self.code != 2 || !held_otherwise) else {
-            return self.of_the_holder();
-        };
-        let has_slots = period_ms > 0;
-        let slot = self.slot.filter(|_| has_slots);
-        TurnInfo {
-            slot: slot
-                .map(|slot| since_epoch(slot.saturating_mul(period_ms).saturating_add(offset_ms))),
-            id: (!has_slots).then(|| self.id.clone()),
-            period: has_slots.then(|| Duration::from_millis(period_ms)),
-            offset: Duration::from_millis(offset_ms),
-            state,
-            by: self.by.clone(),
-            hold: self.hold.clone(),
-            began: self.times[0],
-            ended: self.times[1],
-            exit_code: self.exit_code,
-            missed: self.missed,
+        let held_otherwise = !self.is_free() && self.holder != self.record.hold;
+        match self.state().filter(|_| self.code != 2 || !held_otherwise) {
+            Some(state) => {
+                let info = self.record.info(state, wanted);
+                let (period_ms, offset_ms) = self.record.plan(wanted);
+                let nearest = nearest_slot(self.now_ms, period_ms, offset_ms);
+                TurnInfo {
+                    is_ahead: self.record.slot > Some(nearest),
+                    ..info
+                }
+            }
+            None => self.of_the_holder(),
         }
     }
 
@@ -197,10 +221,17 @@ impl Seen {
             ended: None,
             exit_code: None,
             missed: 0,
+            is_ahead: false,
         }
     }
 }
 
 pub(super) fn since_epoch(ms: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+/// Returns the time at which a slot begins; `None` without slots.
+pub(super) fn beginning_of(slot: u64, (period_ms, offset_ms): (u64, u64)) -> Option<SystemTime> {
+    let at_ms = slot.saturating_mul(period_ms).saturating_add(offset_ms);
+    (period_ms > 0).then(|| since_epoch(at_ms))
 }

@@ -3,12 +3,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::info::{Seen, TurnInfo};
+use super::info::{Record, Seen, TurnInfo};
 use super::steps::{self, Begin, Finish, Look, Mark};
 use crate::backend::step::{Operation, Value};
 use crate::config::wire_ms;
@@ -23,7 +23,7 @@ use crate::sync::Mutex;
 use crate::wait::Deadline;
 
 /// The requested turn.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Wanted {
     /// The key of the turn that began last under the name.
     pub(super) newest: String,
@@ -38,6 +38,9 @@ pub(super) struct Wanted {
     pub(super) at_most_once: bool,
     pub(super) by: String,
     pub(super) keep: Duration,
+    /// The time of the caller's first request, on the server's clock. Each quicker answer of the
+    /// server corrects it. A turn per id does not use it.
+    pub(super) requested_ms: AtomicU64,
 }
 
 impl Wanted {
@@ -52,15 +55,31 @@ impl Wanted {
     pub(super) fn look(&self, key: &Key) -> Operation {
         Look {
             lock: key.as_str().as_bytes(),
+            newest: self.newest.as_bytes(),
             record: self.record.as_bytes(),
-            period_ms: wire_ms(self.period),
-            offset_ms: wire_ms(self.offset),
         }
         .operation()
     }
 
+    /// Returns the period and the offset of the slots in ms; a period of 0 for a turn per id.
+    pub(super) fn plan(&self) -> (u64, u64) {
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        (millis(self.period), millis(self.offset))
+    }
+
+    /// Returns the number of the requested slot; 0 for a turn per id.
+    pub(super) fn slot(&self) -> u64 {
+        self.slot_at(self.requested_ms.load(Ordering::SeqCst))
+    }
+
+    /// Returns the number of the slot that is nearest to this time on the server's clock.
+    pub(super) fn slot_at(&self, ms: u64) -> u64 {
+        let (period_ms, offset_ms) = self.plan();
+        steps::nearest_slot(ms, period_ms, offset_ms)
+    }
+
     /// Records how the turn of `hold` ended, before the lock is released.
-    pub(super) fn mark(&self, key: &Key, hold: &str, ending: &Ending) -> Operation {
+    pub(super) fn mark(&self, key: &Key, hold: &str, ending: &Ending, began_ms: u64) -> Operation {
         let (state, rc) = ending.on_wire();
         Mark {
             lock: key.as_str().as_bytes(),
@@ -71,6 +90,8 @@ impl Wanted {
             rc: rc.as_bytes(),
             keep_ms: wire_ms(self.keep),
             id: self.id.as_bytes(),
+            by: self.by.as_bytes(),
+            began_ms,
         }
         .operation()
     }
@@ -93,8 +114,8 @@ impl Ending {
         self.state.store(OPEN, Ordering::SeqCst);
     }
 
-    /// Notes that the caller has the turn. If its guard is dropped from now on, the turn has
-    /// failed. Until this call, the turn counted as not begun.
+    /// Notes that the job has begun. If the turn is dropped from now on, it has failed. Until this
+    /// call, it counts as not begun.
     pub(super) fn begun(&self) {
         self.state.store(FAILED, Ordering::SeqCst);
     }
@@ -126,7 +147,7 @@ pub(super) struct Granted {
     pub(super) missed: u64,
     pub(super) began_ms: u64,
     /// The turn before, if it never ended.
-    pub(super) died: Option<Seen>,
+    pub(super) died: Option<Record>,
     pub(super) ending: Arc<Ending>,
 }
 
@@ -139,9 +160,6 @@ pub(super) struct Answers {
 
 #[derive(Debug, Default)]
 struct AnswerState {
-    /// The slot in the first answer. The wait stays with this slot, even if later slots begin
-    /// meanwhile.
-    slot: Option<u64>,
     granted: Option<Granted>,
     seen: Option<Seen>,
     looked: Option<Seen>,
@@ -151,9 +169,7 @@ struct AnswerState {
 impl Answers {
     /// Notes the answer to a request that only looked, and did not ask for a grant.
     pub(super) fn looked(&self, seen: &Seen) {
-        let mut state = self.state.lock();
-        state.slot.get_or_insert(seen.mine);
-        state.looked = Some(seen.clone());
+        self.state.lock().looked = Some(seen.clone());
     }
 
     /// Returns the last answer of any kind.
@@ -206,13 +222,12 @@ impl Answers {
                 slot: u64::try_from(*slot).ok()?,
                 missed: u64::try_from(*missed).ok()?,
                 began_ms: u64::try_from(*began_ms).ok()?,
-                died: Seen::that_died(died),
+                died: Record::that_died(died),
                 ending: Arc::clone(ending),
             });
             return Some(AcquireReply::Granted { token: None });
         }
         let seen = Seen::read(items)?;
-        state.slot.get_or_insert(seen.mine);
         state.is_over = seen.code == 3;
         let ttl_ms = seen.ttl_ms;
         state.seen = Some(seen);
@@ -224,11 +239,6 @@ impl Answers {
             ttl_ms: ttl_ms.max(0),
             before: None,
         })
-    }
-
-    fn slot(&self) -> String {
-        let slot = self.state.lock().slot;
-        slot.map_or_else(String::new, |slot| slot.to_string())
     }
 }
 
@@ -302,7 +312,7 @@ impl HoldSteps for TurnHold {
             lease_ms: wire_ms(lease),
             period_ms: wire_ms(wanted.period),
             offset_ms: wire_ms(wanted.offset),
-            fixed: self.kind.answers.slot().as_bytes(),
+            requested_ms: wanted.requested_ms.load(Ordering::SeqCst),
             id: wanted.id.as_bytes(),
             repeats: wanted.repeats(),
             most_once: wanted.at_most_once,
@@ -326,6 +336,7 @@ impl HoldSteps for TurnHold {
 
     fn release(&self) -> Operation {
         let (wanted, (state, rc)) = (&self.kind.wanted, self.ending.on_wire());
+        let granted = self.kind.answers.granted();
         Finish {
             lock: self.hold.lock(),
             newest: wanted.newest.as_bytes(),
@@ -336,6 +347,8 @@ impl HoldSteps for TurnHold {
             rc: rc.as_bytes(),
             keep_ms: wire_ms(wanted.keep),
             id: wanted.id.as_bytes(),
+            by: wanted.by.as_bytes(),
+            began_ms: granted.map_or(0, |granted| granted.began_ms),
         }
         .operation()
     }

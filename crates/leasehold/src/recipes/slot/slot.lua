@@ -17,12 +17,13 @@ local function slot_at(ms, period_ms, offset_ms)
   if period == 0 then return 0 end
   return math.max(0, math.floor((ms - tonumber(offset_ms)) / period))
 end
--- Returns the number of the slot that is nearest to the present.
-local function nearest_slot(period_ms, offset_ms)
-  return slot_at(now_ms() + math.floor(tonumber(period_ms) / 2), period_ms, offset_ms)
+-- Returns the number of the slot whose beginning is nearest to `ms`.
+local function nearest_slot(ms, period_ms, offset_ms)
+  return slot_at(ms + math.floor(tonumber(period_ms) / 2), period_ms, offset_ms)
 end
 -- The fields of a record that replies contain, in this order.
-local FIELDS = { 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc', 'missed', 'id' }
+local FIELDS = { 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc', 'missed', 'id', 'period_ms',
+  'offset_ms' }
 -- Returns the stored facts about a turn. Read the fields one by one: HMGET would be one more
 -- command that the user must be allowed to run.
 local function seen_in(record)
@@ -32,10 +33,14 @@ local function seen_in(record)
   end
   return seen
 end
+-- Returns the stored facts about the turn that began last, if this hold has that turn.
+local function turn_of(newest, hold)
+  if hold == '' or redis.call('HGET', newest, 'hold') ~= hold then return nil end
+  return seen_in(newest)
+end
 -- Returns a reply that grants nothing.
-local function refusal(code, mine, ttl, holder, seen)
-  return { code, mine, ttl, holder, seen[1], seen[2], seen[3], seen[4], seen[5], seen[6], seen[7],
-    seen[8], seen[9] }
+local function refusal(code, ttl, holder, seen)
+  return { code, now_ms(), ttl, holder, unpack(seen) }
 end
 -- Returns a reply that grants a turn.
 local function granted(slot, missed, began_ms, died)
@@ -49,10 +54,14 @@ local function note_end(record, hold, state, rc, keep_ms)
   redis.pcall('PEXPIRE', record, keep_ms)
   return type(noted) == 'table' and noted.err or nil
 end
--- Writes the record of a turn per id again, if it has expired during the job.
-local function restore(record, hold, id)
-  if id ~= '' and redis.pcall('HLEN', record) == 0 then
-    redis.pcall('HSET', record, 'slot', '0', 'state', 'running', 'hold', hold, 'id', id)
+-- Writes the records of a turn per id again, if they have expired during the job.
+local function restore(newest, record, hold, id, by, began_ms)
+  if id == '' then return end
+  for _, key in ipairs({ record, newest }) do
+    if redis.pcall('HLEN', key) == 0 then
+      redis.pcall('HSET', key, 'slot', '0', 'state', 'running', 'hold', hold, 'by', by,
+        'at_ms', began_ms, 'period_ms', '0', 'offset_ms', '0', 'id', id)
+    end
   end
 end
 
@@ -60,37 +69,46 @@ end
 
 -- Grants the lock to this hold if it is free and the turn is still open.
 --
--- lock       hash: one field per hold, `uuid:n`
--- newest     hash: the turn that began last under this name
--- record     hash: the requested turn; the same key as `newest` with slots
--- hold       this hold's field
--- lease_ms   how long the hold lasts without renewal
--- period_ms  the length of a slot; 0 for a turn per id
--- offset_ms  the time of the first slot
--- fixed      the requested slot; empty for the nearest one
--- id         the id of the turn; empty with slots
--- repeats    1 if a failed turn may be repeated; 2 if any turn may be that does not run, and the
---            slots may change
--- most_once  1 if a turn whose holder died is not repeated
--- by         the name that operators see
--- keep_ms    how long the record is kept
--- Returns   { 1, slot, missed, now, ... }  granted; `missed` slots had no turn since the last one;
---                                          then the record of the last turn, if that never ended
---           { 2, slot, ttl, holder, ... }  another hold has the lock
---           { 3, slot, ttl, holder, ... }  the turn is over, and the record says how; another hold
---                                          may have the lock, with a ttl of -2 if none has it
+-- lock          hash: one field per hold, `uuid:n`
+-- newest        hash: the turn that began last under this name
+-- record        hash: the requested turn; the same key as `newest` with slots
+-- hold          this hold's field
+-- lease_ms      how long the hold lasts without renewal
+-- period_ms     the length of a slot; 0 for a turn per id
+-- offset_ms     the time of the first slot
+-- requested_ms  the time of the client's first request, on this server's clock: this operation may
+--               run much later. Turns per id do not use it
+-- id            the id of the turn; empty with slots
+-- repeats       1 if a failed turn may be repeated; 2 if any turn that does not run may be
+--               repeated, and the slots may change
+-- most_once     1 if a turn whose holder died is not repeated
+-- by            the name that operators see
+-- keep_ms       how long the record is kept
+-- Returns   { 1, slot, missed, now, ... }
+--             granted; `missed` slots had no turn since the last one; then the record of the last
+--             turn, if that never ended
+--           { 2, now, ttl, holder, ... }
+--             another hold has the lock: the record of its turn if it has one; or this hold had the
+--             turn, and it has ended
+--           { 3, now, ttl, holder, ... }
+--             the turn is over, and the record says how; another hold may have the lock, with a ttl
+--             of -2 if none has it
 --           text WRONGKIND: not a plain lock, or other slots
 
-local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms, fixed, id, repeats, most_once, by, keep_ms)
-  local held = redis.call('HLEN', lock)
+local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms, requested_ms, id, repeats, most_once, by, keep_ms)
+  local held, seen = redis.call('HLEN', lock), seen_in(record)
   if held > 0 and redis.call('HEXISTS', lock, hold) == 1 then
     -- This is a copy of the request that was granted.
-    local seen = seen_in(record)
     return granted(whole(seen[1]) or 0, whole(seen[8]) or 0, whole(seen[5]) or 0, {})
   end
   local other = held > 0 and wrong_kind('a plain lock', lock, held)
   if other then
     return other
+  end
+  local ttl, holder = redis.call('PTTL', lock), held > 0 and redis.call('HKEYS', lock)[1] or ''
+  if seen[3] == hold then
+    -- This is a late copy of the request that was granted: the turn of this hold has ended.
+    return refusal(2, ttl, holder, seen)
   end
   local period, offset = redis.call('HGET', newest, 'period_ms'), redis.call('HGET', newest, 'offset_ms')
   local replans = period and (period ~= period_ms or offset ~= offset_ms)
@@ -98,7 +116,8 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     return 'WRONGKIND a lock with slots of ' .. period .. ' ms and an offset of '
       .. (offset or '0') .. ' ms'
   end
-  local mine, seen = whole(fixed) or nearest_slot(period_ms, offset_ms), seen_in(record)
+  local requested = tonumber(requested_ms)
+  local mine = nearest_slot(requested, period_ms, offset_ms)
   local slot, state = not replans and whole(seen[1]), seen[2]
   -- Slot numbers only rise: setting the clock back does not open an earlier slot.
   local closed = slot and slot > mine
@@ -107,17 +126,17 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
       or (state == 'running' and held == 0 and most_once == '1')
   end
   if repeats == '2' then
-    -- A job that runs again does not take the next slot. A later slot was recorded while the clock
-    -- was ahead, and does not count.
-    local nearest = nearest_slot(period_ms, offset_ms)
-    closed, mine = false, slot_at(now_ms(), period_ms, offset_ms)
-    if slot and slot > mine and slot <= nearest then
+    -- A job that runs again does not take the next slot, unless a turn has taken that slot shortly
+    -- before its beginning. A later slot was recorded by mistake or while the clock was ahead.
+    local soon = slot_at(requested + math.floor(tonumber(period_ms) / 4), period_ms, offset_ms)
+    closed, mine = false, slot_at(requested, period_ms, offset_ms)
+    if slot and slot > mine and slot <= soon then
       mine = slot
     end
   end
   if closed or held > 0 then
-    local ttl, holder = redis.call('PTTL', lock), held > 0 and redis.call('HKEYS', lock)[1] or ''
-    return refusal(closed and 3 or 2, mine, ttl, holder, seen)
+    seen = not closed and turn_of(newest, holder) or seen
+    return refusal(closed and 3 or 2, ttl, holder, seen)
   end
   local missed = 0
   if slot == mine then
@@ -132,10 +151,12 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   -- The record is written before the grant: a grant without a record could run twice.
   local now = digits(now_ms())
   for _, key in ipairs(newest == record and { record } or { record, newest }) do
+    -- If the user may not run one of these commands, fail before anything is written.
+    redis.call('PEXPIRE', key, keep_ms)
+    redis.call('HDEL', key, 'ended_ms', 'rc')
     redis.call('HSET', key, 'slot', digits(mine), 'state', 'running', 'hold', hold, 'by', by,
       'at_ms', now, 'missed', digits(missed), 'period_ms', period_ms, 'offset_ms', offset_ms,
       'id', id)
-    redis.call('HDEL', key, 'ended_ms', 'rc')
     redis.call('PEXPIRE', key, keep_ms)
   end
   local refused = grant(lock, hold, lease_ms)
@@ -151,23 +172,29 @@ end
 
 -- Records how the turn of this hold ended, frees the lock, and wakes the waiters.
 --
--- lock     hash: one field per hold, `uuid:n`
--- newest   hash: the turn that began last under this name
--- record   hash: the turn of this hold
--- hold     this hold's field
--- channel  where the waiters listen; the message is "0", as Redisson sends it
--- state    `done`, `failed`, or `open` for a turn that no client began
--- rc       the exit code; empty if there is none
--- keep_ms  how long the record is kept
--- id       the id of the turn; empty with slots
--- Returns  1 + n  released, and n connections got the message; or an earlier copy has done so
---          0      this hold's lease ran out: a turn that was done counts as failed
+-- lock      hash: one field per hold, `uuid:n`
+-- newest    hash: the turn that began last under this name
+-- record    hash: the turn of this hold
+-- hold      this hold's field
+-- channel   where the waiters listen; the message is "0", as Redisson sends it
+-- state     `done`, `failed`, or `open` for a turn that no client began
+-- rc        the exit code; empty if there is none
+-- keep_ms   how long the record is kept
+-- id        the id of the turn; empty with slots
+-- by        the name that operators see
+-- began_ms  when the turn began
+-- Returns  1 + n  released, and n connections got the message
+--          1      the hold no longer had the lock, but its turn was already recorded as `done`, by
+--                 an earlier copy of this request or by `mark`
+--          0      the hold no longer had the lock, in all other cases: a turn that was still
+--                 running is recorded as `failed` in place of `done`. A copy of a request with
+--                 `failed` or `open` gets 0, too
 
-local function finish(lock, newest, record, hold, channel, state, rc, keep_ms, id)
+local function finish(lock, newest, record, hold, channel, state, rc, keep_ms, id, by, began_ms)
   -- HDEL is first, because it works when the server is out of memory.
   local had = redis.call('HDEL', lock, hold)
   if had == 1 then
-    restore(record, hold, id)
+    restore(newest, record, hold, id, by, began_ms)
   end
   local is_own = redis.pcall('HGET', record, 'hold') == hold
   local was = redis.pcall('HGET', record, 'state')
@@ -194,23 +221,25 @@ end
 -- Records how the turn of this hold ended, while the hold still has the lock. Replicas confirm this
 -- write.
 --
--- lock     hash: one field per hold, `uuid:n`
--- newest   hash: the turn that began last under this name
--- record   hash: the turn of this hold
--- hold     this hold's field
--- state    `done` or `failed`
--- rc       the exit code; empty if there is none
--- keep_ms  how long the record is kept
--- id       the id of the turn; empty with slots
+-- lock      hash: one field per hold, `uuid:n`
+-- newest    hash: the turn that began last under this name
+-- record    hash: the turn of this hold
+-- hold      this hold's field
+-- state     `done` or `failed`
+-- rc        the exit code; empty if there is none
+-- keep_ms   how long the record is kept
+-- id        the id of the turn; empty with slots
+-- by        the name that operators see
+-- began_ms  when the turn began
 -- Returns  1  noted
 --          0  this hold no longer has the lock; nothing was changed
 --          text OOM: the server is out of memory, and has noted nothing
 
-local function mark(lock, newest, record, hold, state, rc, keep_ms, id)
+local function mark(lock, newest, record, hold, state, rc, keep_ms, id, by, began_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  restore(record, hold, id)
+  restore(newest, record, hold, id, by, began_ms)
   local failed = note_end(record, hold, state, rc, keep_ms)
   if failed then
     return failed
@@ -223,21 +252,21 @@ end
 
 -- [look] ------------------------------------------------------------------------------------------
 
--- Returns the recorded facts about a turn.
+-- Returns the recorded facts about a turn, and the server's time.
 --
--- lock       hash: one field per hold, `uuid:n`
--- record     hash: a turn
--- period_ms  the length of a slot; 0 for a turn per id
--- offset_ms  the time of the first slot
--- Returns   { 0, slot, ttl, holder, ..., period, offset }  ttl in ms, -2 if the lock is free
+-- lock    hash: one field per hold, `uuid:n`
+-- newest  hash: the turn that began last under this name
+-- record  hash: a turn
+-- Returns   { 0, now, ttl, holder, ... }
+--             ttl in ms, -2 if the lock is free; the record of the holder's turn if `record` is
+--             missing
 
-local function look(lock, record, period_ms, offset_ms)
+local function look(lock, newest, record)
   local ttl, holder = redis.call('PTTL', lock), ''
   if redis.call('HLEN', lock) == 1 then
     holder = redis.call('HKEYS', lock)[1]
   end
-  local reply = refusal(0, nearest_slot(period_ms, offset_ms), ttl, holder, seen_in(record))
-  reply[14] = redis.call('HGET', record, 'period_ms')
-  reply[15] = redis.call('HGET', record, 'offset_ms')
-  return reply
+  local seen = seen_in(record)
+  seen = not seen[1] and turn_of(newest, holder) or seen
+  return refusal(0, ttl, holder, seen)
 end

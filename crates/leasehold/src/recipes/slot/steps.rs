@@ -14,15 +14,15 @@ static TURNS: SharedLua = SharedLua::new(&LUA, "turns", &[&NOW_MS]);
 step! {
     BEGIN: Begin = slot.begin, grants: true,
     keys: [lock, newest, record],
-    args: [hold, lease_ms: u64, period_ms: u64, offset_ms: u64, fixed, id, repeats: u64, most_once: bool, by, keep_ms: u64],
+    args: [hold, lease_ms: u64, period_ms: u64, offset_ms: u64, requested_ms: u64, id, repeats: u64, most_once: bool, by, keep_ms: u64],
     uses: [HASH_KIND, GRANT, TURNS],
 }
 
 impl Begin<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let held = keyspace.hlen(self.lock)? > 0;
+        let seen = seen_in(keyspace, self.record)?;
         if held && keyspace.hexists(self.lock, self.hold)? {
-            let seen = seen_in(keyspace, self.record)?;
             let number = |at: usize| to_int(whole(seen[at].as_deref()).unwrap_or(0));
             return Ok(granted(
                 number(SLOT),
@@ -34,16 +34,24 @@ impl Begin<'_> {
         if held {
             plain(keyspace, self.lock)?;
         }
+        let ttl = keyspace.pttl(self.lock);
+        let holder = keyspace.hgetall(self.lock)?.pop().unwrap_or_default().0;
+        if seen[HOLD].as_deref() == Some(self.hold) {
+            // This is a late copy of the request that was granted: the turn of this hold has ended.
+            return Ok(refusal(keyspace, 2, ttl, &holder, seen));
+        }
         let replans = self.replans(keyspace)?;
-        let seen = seen_in(keyspace, self.record)?;
         let slot = whole(seen[SLOT].as_deref()).filter(|_| !replans);
-        let mine = self.slot(keyspace, slot);
+        let mine = self.slot(slot);
         let is_closed = self.is_closed(slot, mine, seen[STATE].as_deref(), held);
         if is_closed || held {
-            let ttl = keyspace.pttl(self.lock);
-            let holder = keyspace.hgetall(self.lock)?.pop().unwrap_or_default().0;
             let code = if is_closed { 3 } else { 2 };
-            return Ok(refusal(code, mine, ttl, &holder, seen));
+            let other = match is_closed {
+                true => None,
+                false => turn_of(keyspace, self.newest, &holder)?,
+            };
+            let seen = other.unwrap_or(seen);
+            return Ok(refusal(keyspace, code, ttl, &holder, seen));
         }
         let before = whole(seen[MISSED].as_deref()).unwrap_or(0);
         let missed = match slot {
@@ -73,15 +81,21 @@ impl Begin<'_> {
     }
 
     /// Returns the slot that this request is for, if the last turn had the slot `last`.
-    fn slot(&self, keyspace: &Keyspace, last: Option<u64>) -> u64 {
-        let nearest = nearest_slot(keyspace, self.period_ms, self.offset_ms);
+    fn slot(&self, last: Option<u64>) -> u64 {
+        let requested = self.requested_ms;
         if self.repeats != ANY {
-            return whole(Some(self.fixed)).unwrap_or(nearest);
+            return nearest_slot(requested, self.period_ms, self.offset_ms);
         }
-        // A job that runs again does not take the next slot. A later slot was recorded while the
-        // clock was ahead, and does not count.
-        let begun = slot_at(keyspace.now_ms(), self.period_ms, self.offset_ms);
-        last.filter(|last| (begun..=nearest).contains(last))
+        // A job that runs again does not take the next slot, unless a turn has taken that slot
+        // shortly before its beginning. A later slot was recorded by mistake or while the clock was
+        // ahead.
+        let begun = slot_at(requested, self.period_ms, self.offset_ms);
+        let soon = slot_at(
+            requested + self.period_ms / 4,
+            self.period_ms,
+            self.offset_ms,
+        );
+        last.filter(|last| (begun..=soon).contains(last))
             .unwrap_or(begun)
     }
 
@@ -154,7 +168,7 @@ step! {
     // Like a release, this step runs even if it arrives late.
     FINISH: Finish = slot.finish, grants: false,
     keys: [lock, newest, record],
-    args: [hold, channel, state, rc, keep_ms: u64, id],
+    args: [hold, channel, state, rc, keep_ms: u64, id, by, began_ms: u64],
     uses: [TURNS],
 }
 
@@ -162,7 +176,8 @@ impl Finish<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let had = keyspace.hdel(self.lock, self.hold)?;
         if had {
-            restore(keyspace, self.record, self.hold, self.id)?;
+            let turn = (self.hold, self.id, self.by, self.began_ms);
+            restore(keyspace, [self.newest, self.record], turn)?;
         }
         let hold = keyspace.hget(self.record, b"hold").unwrap_or_default();
         let state = keyspace.hget(self.record, b"state").unwrap_or_default();
@@ -189,7 +204,7 @@ impl Finish<'_> {
 step! {
     MARK: Mark = slot.mark, grants: false,
     keys: [lock, newest, record],
-    args: [hold, state, rc, keep_ms: u64, id],
+    args: [hold, state, rc, keep_ms: u64, id, by, began_ms: u64],
     uses: [TURNS],
 }
 
@@ -198,7 +213,8 @@ impl Mark<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        restore(keyspace, self.record, self.hold, self.id)?;
+        let turn = (self.hold, self.id, self.by, self.began_ms);
+        restore(keyspace, [self.newest, self.record], turn)?;
         for key in keys(self.newest, self.record) {
             note_end(
                 keyspace,
@@ -213,8 +229,8 @@ impl Mark<'_> {
 
 step! {
     LOOK: Look = slot.look, grants: false,
-    keys: [lock, record],
-    args: [period_ms: u64, offset_ms: u64],
+    keys: [lock, newest, record],
+    args: [],
     uses: [TURNS],
 }
 
@@ -226,27 +242,34 @@ impl Look<'_> {
             Some((holder, _)) if fields.is_empty() => holder,
             _ => Vec::new(),
         };
-        let mine = nearest_slot(keyspace, self.period_ms, self.offset_ms);
         let seen = seen_in(keyspace, self.record)?;
-        let Value::List(mut items) = refusal(0, mine, ttl, &holder, seen) else {
-            return Ok(Value::Nil);
+        let other = match seen[SLOT] {
+            Some(_) => None,
+            None => turn_of(keyspace, self.newest, &holder)?,
         };
-        for field in ["period_ms", "offset_ms"] {
-            let value = keyspace.hget(self.record, field.as_bytes())?;
-            items.push(text(value));
-        }
-        Ok(Value::List(items))
+        Ok(refusal(keyspace, 0, ttl, &holder, other.unwrap_or(seen)))
     }
 }
 
 pub(crate) static ALL: [&Step; 4] = [&BEGIN, &FINISH, &MARK, &LOOK];
 
 /// The fields of a record that replies contain, in this order.
-const FIELDS: [&str; 9] = [
-    "slot", "state", "hold", "by", "at_ms", "ended_ms", "rc", "missed", "id",
+const FIELDS: [&str; 11] = [
+    "slot",
+    "state",
+    "hold",
+    "by",
+    "at_ms",
+    "ended_ms",
+    "rc",
+    "missed",
+    "id",
+    "period_ms",
+    "offset_ms",
 ];
 const SLOT: usize = 0;
 const STATE: usize = 1;
+const HOLD: usize = 2;
 const BEGAN: usize = 4;
 const MISSED: usize = 7;
 
@@ -268,6 +291,18 @@ fn seen_in(keyspace: &mut Keyspace, record: &[u8]) -> Result<Vec<Option<Vec<u8>>
         .collect()
 }
 
+/// The twin of `turn_of` in `slot.lua`.
+fn turn_of(
+    keyspace: &mut Keyspace,
+    newest: &[u8],
+    hold: &[u8],
+) -> Result<Option<Vec<Option<Vec<u8>>>>, Refusal> {
+    if hold.is_empty() || keyspace.hget(newest, b"hold")?.as_deref() != Some(hold) {
+        return Ok(None);
+    }
+    seen_in(keyspace, newest).map(Some)
+}
+
 /// The twin of `whole` in `slot.lua`.
 fn whole(text: Option<&[u8]>) -> Option<u64> {
     let text = text?;
@@ -285,8 +320,8 @@ fn slot_at(ms: u64, period_ms: u64, offset_ms: u64) -> u64 {
 }
 
 /// The twin of `nearest_slot` in `slot.lua`.
-fn nearest_slot(keyspace: &Keyspace, period_ms: u64, offset_ms: u64) -> u64 {
-    slot_at(keyspace.now_ms() + period_ms / 2, period_ms, offset_ms)
+pub(super) fn nearest_slot(ms: u64, period_ms: u64, offset_ms: u64) -> u64 {
+    slot_at(ms + period_ms / 2, period_ms, offset_ms)
 }
 
 fn granted(slot: i64, missed: i64, began_ms: i64, died: Vec<Option<Vec<u8>>>) -> Value {
@@ -299,10 +334,16 @@ fn text(field: Option<Vec<u8>>) -> Value {
     field.map_or(Value::Nil, Value::Text)
 }
 
-fn refusal(code: i64, mine: u64, ttl: i64, holder: &[u8], seen: Vec<Option<Vec<u8>>>) -> Value {
+fn refusal(
+    keyspace: &Keyspace,
+    code: i64,
+    ttl: i64,
+    holder: &[u8],
+    seen: Vec<Option<Vec<u8>>>,
+) -> Value {
     let mut items = vec![
         Value::Int(code),
-        Value::Int(to_int(mine)),
+        Value::Int(to_int(keyspace.now_ms())),
         Value::Int(ttl),
         Value::Text(holder.to_vec()),
     ];
@@ -311,18 +352,32 @@ fn refusal(code: i64, mine: u64, ttl: i64, holder: &[u8], seen: Vec<Option<Vec<u
 }
 
 /// The twin of `restore` in `slot.lua`.
-fn restore(keyspace: &mut Keyspace, record: &[u8], hold: &[u8], id: &[u8]) -> Result<(), Refusal> {
-    if id.is_empty() || keyspace.hlen(record) != Ok(0) {
+fn restore(
+    keyspace: &mut Keyspace,
+    [newest, record]: [&[u8]; 2],
+    (hold, id, by, began_ms): (&[u8], &[u8], &[u8], u64),
+) -> Result<(), Refusal> {
+    if id.is_empty() {
         return Ok(());
     }
-    let fields: [(&[u8], &[u8]); 4] = [
+    let began_ms = began_ms.to_string();
+    let fields: [(&[u8], &[u8]); 8] = [
         (b"slot", b"0"),
         (b"state", b"running"),
         (b"hold", hold),
+        (b"by", by),
+        (b"at_ms", began_ms.as_bytes()),
+        (b"period_ms", b"0"),
+        (b"offset_ms", b"0"),
         (b"id", id),
     ];
-    for (field, value) in fields {
-        keyspace.hset(record, field, value)?;
+    for key in keys(newest, record) {
+        if keyspace.hlen(key) != Ok(0) {
+            continue;
+        }
+        for (field, value) in fields {
+            keyspace.hset(key, field, value)?;
+        }
     }
     Ok(())
 }

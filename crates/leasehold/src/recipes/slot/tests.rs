@@ -31,8 +31,18 @@ impl Server {
         format!("cccccccc-0000-4000-8000-000000000000:{}", self.holds)
     }
 
-    fn begin(&mut self, fixed: &str) -> Vec<i64> {
+    fn begin(&mut self) -> Vec<i64> {
+        self.begin_requested_at(self.keyspace.now_ms())
+    }
+
+    fn begin_requested_at(&mut self, requested_ms: u64) -> Vec<i64> {
         self.holds += 1;
+        self.begin_again(requested_ms)
+    }
+
+    /// Repeats the last request. Returns `[1, slot, missed]` if the turn was granted, and only the
+    /// code otherwise.
+    fn begin_again(&mut self, requested_ms: u64) -> Vec<i64> {
         let hold = self.hold();
         let step = Begin {
             lock: b"x",
@@ -42,7 +52,7 @@ impl Server {
             lease_ms: 30_000,
             period_ms: PERIOD,
             offset_ms: self.offset,
-            fixed: fixed.as_bytes(),
+            requested_ms,
             id: b"",
             repeats: self.repeats,
             most_once: self.most_once,
@@ -54,8 +64,8 @@ impl Server {
         let Ok(Value::List(items)) = reply else {
             panic!("{reply:?}");
         };
-        // Leave out the time of a grant.
-        let numbers = items.iter().take(3).map_while(|item| match item {
+        let shown = if items[0] == Value::Int(1) { 3 } else { 1 };
+        let numbers = items.iter().take(shown).map_while(|item| match item {
             Value::Int(number) => Some(*number),
             _ => None,
         });
@@ -74,6 +84,8 @@ impl Server {
             rc: b"",
             keep_ms: 90_000_000,
             id: b"",
+            by: b"me",
+            began_ms: 1,
         };
         let operation = step.operation();
         match (operation.step.twin)(&mut self.keyspace, &operation.parts) {
@@ -83,7 +95,7 @@ impl Server {
     }
 
     fn run(&mut self) -> Vec<i64> {
-        let reply = self.begin("");
+        let reply = self.begin();
         assert_eq!(reply[0], 1, "{reply:?}");
         assert_eq!(self.finish("done"), 1);
         reply
@@ -106,11 +118,24 @@ fn slot_is_the_nearest_one() {
 }
 
 #[test]
+fn request_that_runs_late_is_for_the_slot_of_its_time() {
+    let mut server = Server::at(101 * PERIOD);
+    let requested = 101 * PERIOD - PERIOD / 2 - 1;
+    assert_eq!(server.begin_requested_at(requested), [1, 100, 0]);
+    server.finish("done");
+    // Meanwhile another client had the next slot.
+    server.run();
+    assert_eq!(server.begin_requested_at(requested), [3]);
+    server.repeats = ANY;
+    assert_eq!(server.begin_requested_at(requested), [1, 100, 0]);
+}
+
+#[test]
 fn slot_runs_once_from_edge_to_edge() {
     let mut server = Server::at(100 * PERIOD - PERIOD / 2);
     assert_eq!(server.run()[1], 100);
     server.keyspace.set_now(100 * PERIOD + PERIOD / 2 - 1);
-    assert_eq!(server.begin("")[..2], [3, 100]);
+    assert_eq!(server.begin(), [3]);
     server.keyspace.set_now(100 * PERIOD + PERIOD / 2);
     assert_eq!(server.run(), [1, 101, 0]);
 }
@@ -128,12 +153,12 @@ fn turn_that_no_client_began_counts_as_missed_later() {
     let mut server = Server::at(100 * PERIOD);
     server.run();
     server.keyspace.set_now(103 * PERIOD);
-    assert_eq!(server.begin(""), [1, 103, 2]);
+    assert_eq!(server.begin(), [1, 103, 2]);
     server.finish("open");
-    assert_eq!(server.begin(""), [1, 103, 2], "in the same slot");
+    assert_eq!(server.begin(), [1, 103, 2], "in the same slot");
     server.finish("open");
     server.keyspace.set_now(105 * PERIOD);
-    assert_eq!(server.begin(""), [1, 105, 4]);
+    assert_eq!(server.begin(), [1, 105, 4]);
 }
 
 #[test]
@@ -142,7 +167,7 @@ fn clock_that_is_set_back_opens_no_slot() {
     server.run();
     for slot in [99, 100, 40] {
         server.keyspace.set_now(slot * PERIOD);
-        assert_eq!(server.begin("")[0], 3, "{slot}");
+        assert_eq!(server.begin()[0], 3, "{slot}");
     }
     server.keyspace.set_now(101 * PERIOD);
     assert_eq!(server.run(), [1, 101, 0]);
@@ -151,47 +176,63 @@ fn clock_that_is_set_back_opens_no_slot() {
 #[test]
 fn wait_is_for_the_slot_of_its_first_answer() {
     let mut server = Server::at(100 * PERIOD);
-    server.begin("");
+    server.begin();
     server.keyspace.set_now(101 * PERIOD);
     server.finish("done");
     server.holds = 7;
-    assert_eq!(server.begin("100")[..2], [3, 100]);
-    assert_eq!(server.begin("")[..2], [1, 101]);
+    assert_eq!(server.begin_requested_at(100 * PERIOD), [3]);
+    assert_eq!(server.begin()[..2], [1, 101]);
 }
 
 #[test]
 fn turn_whose_lease_ran_out_is_open_or_closed_as_asked() {
     for most_once in [false, true] {
         let mut server = Server::at(100 * PERIOD);
-        server.begin("");
+        server.begin();
         server.keyspace.set_now(100 * PERIOD + 1000);
-        assert_eq!(server.begin("")[0], 2);
+        assert_eq!(server.begin()[0], 2);
         server.keyspace.del(b"x");
         server.most_once = most_once;
-        assert_eq!(server.begin("")[0], if most_once { 3 } else { 1 });
+        assert_eq!(server.begin()[0], if most_once { 3 } else { 1 });
     }
 }
 
 #[test]
 fn done_turn_that_was_lost_has_failed() {
     let mut server = Server::at(100 * PERIOD);
-    server.begin("");
+    server.begin();
     server.keyspace.del(b"x");
     assert_eq!(server.finish("done"), 0);
-    assert_eq!(server.begin("")[0], 3, "not repeated");
+    assert_eq!(server.begin()[0], 3, "not repeated");
     server.repeats = FAILED;
-    assert_eq!(server.begin("")[0], 1);
+    assert_eq!(server.begin()[0], 1);
     // A copy of the request that ended the turn gets the same reply.
     assert_eq!((server.finish("done"), server.finish("done")), (1, 1));
+}
+
+#[test]
+fn late_copy_of_a_request_grants_nothing() {
+    let now_ms = 100 * PERIOD;
+    for state in ["done", "failed", "open"] {
+        let mut server = Server::at(now_ms);
+        server.repeats = ANY;
+        assert_eq!(server.begin(), [1, 100, 0], "{state}");
+        assert_eq!(server.begin_again(now_ms), [1, 100, 0], "{state}: it runs");
+        assert_eq!(server.finish(state), 1);
+        assert_eq!(server.begin_again(now_ms), [2], "{state}: it has ended");
+        assert_eq!(server.begin(), [1, 100, 0], "{state}: a new request");
+        server.keyspace.del(b"x");
+        assert_eq!(server.begin_again(now_ms), [2], "{state}: it was lost");
+    }
 }
 
 #[test]
 fn repeated_turn_is_the_last_one_that_does_not_run() {
     for state in ["done", "failed", "open"] {
         let mut server = Server::at(100 * PERIOD);
-        server.begin("");
+        server.begin();
         server.repeats = ANY;
-        assert_eq!(server.begin("")[0], 2, "it runs");
+        assert_eq!(server.begin()[0], 2, "it runs");
         server.holds -= 1;
         assert_eq!(server.finish(state), 1);
         assert_eq!(server.run(), [1, 100, 0], "{state}");
@@ -210,13 +251,13 @@ fn repeated_turn_is_the_last_one_that_does_not_run() {
             "{state}: it has run before its time"
         );
         server.repeats = 0;
-        assert_eq!(server.begin("")[0], 3, "{state}");
+        assert_eq!(server.begin()[0], 3, "{state}");
     }
     let mut server = Server::at(100 * PERIOD);
     (server.repeats, server.most_once) = (ANY, true);
-    server.begin("");
+    server.begin();
     server.keyspace.del(b"x");
-    assert_eq!(server.begin("")[0], 1, "its holder died");
+    assert_eq!(server.begin()[0], 1, "its holder died");
 }
 
 #[test]
@@ -224,11 +265,23 @@ fn slot_of_a_clock_that_was_ahead_ends_on_request() {
     let mut server = Server::at(100 * PERIOD);
     server.run();
     server.keyspace.set_now(40 * PERIOD);
-    assert_eq!(server.begin("")[0], 3);
+    assert_eq!(server.begin()[0], 3);
     server.repeats = ANY;
     assert_eq!(server.run(), [1, 40, 0]);
     server.repeats = 0;
-    assert_eq!(server.begin("")[0], 3);
+    assert_eq!(server.begin()[0], 3);
     server.keyspace.set_now(41 * PERIOD);
     assert_eq!(server.run(), [1, 41, 0]);
+}
+
+/// A run by hand without `again` took the next slot, far from its beginning.
+#[test]
+fn slot_that_was_taken_too_early_opens_on_request() {
+    let mut server = Server::at(100 * PERIOD + PERIOD / 2);
+    assert_eq!(server.run(), [1, 101, 0]);
+    server.repeats = ANY;
+    assert_eq!(server.run(), [1, 100, 0]);
+    server.repeats = 0;
+    server.keyspace.set_now(101 * PERIOD);
+    assert_eq!(server.run(), [1, 101, 0]);
 }

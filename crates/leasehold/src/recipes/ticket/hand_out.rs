@@ -28,8 +28,8 @@ pub(super) async fn hand_out(mut share: Share, lease: Duration) -> Result<Ticket
     hold.check()?;
     let ticket = describe(&hold, lease)?;
     check_sides(&share)?;
-    // The steps that set a lease exactly. Until the ticket is resumed, a renewal that is still in
-    // flight can lengthen the lease of a reader or of permits once more.
+    // Use the steps that set a lease exactly. Until the ticket is resumed, a renewal that is still
+    // in flight can lengthen the lease of a reader or of permits once more.
     let kept_for = lease.max(hold.rest_of_min_hold().unwrap_or_default());
     let operation = hold.steps.keep_for(kept_for);
     let operation = operation.unwrap_or_else(|| hold.steps.renew(lease, Some(lease)));
@@ -59,8 +59,8 @@ pub(super) async fn hand_out(mut share: Share, lease: Duration) -> Result<Ticket
     }
 }
 
-/// Sends the request until it is answered, but not long after the reply timeout. A repeated request only
-/// sets the lease again.
+/// Sends the request until it is answered, but not long after the reply timeout. A repeated request
+/// only sets the lease again.
 async fn send(context: &Context, hold: &Hold, operation: Operation) -> Result<Value, Failure> {
     let (clock, route) = (context.clock, hold.route());
     let mut end = None;
@@ -108,8 +108,8 @@ fn describe(hold: &Hold, lease: Duration) -> Result<Ticket> {
     })
 }
 
-/// Checks that the owner has no hold on the other side of a read-write lock. One of them may be
-/// inside the other.
+/// Checks that the owner has no hold on the other side of a read-write lock. One of its two holds
+/// may be nested in the other.
 fn check_sides(share: &Share) -> Result<()> {
     let key = &share.hold().key;
     let Some(owner) = share.owner() else {

@@ -526,8 +526,8 @@ impl Answer {
     }
 }
 
-/// Sends the request until it is answered, but not long after the reply timeout. A repeated request finds
-/// the hold that an earlier one has got.
+/// Sends the request until it is answered, but not long after the reply timeout. A repeated request
+/// finds the hold that an earlier copy has obtained.
 async fn send_until_answered(
     context: &Context,
     undo: &mut Undo,
@@ -554,7 +554,7 @@ async fn send_until_answered(
         sent = context.backend.submit_by(operation.clone(), route);
         if !may_have_run {
             // After a request that may have run, a later one is not watched: if the later one were
-            // never sent, the undo would find nothing to give back.
+            // never sent, the undo would conclude that there is nothing to give back.
             undo.watch(&sent);
         }
     };

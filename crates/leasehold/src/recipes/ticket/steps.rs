@@ -1,5 +1,5 @@
-//! The steps of tickets: how each is sent, and its twin on the embedded keyspace. The Lua file beside
-//! this file describes each step.
+//! The steps of tickets: how each is sent, and its twin on the embedded keyspace. The Lua file
+//! beside this file describes each step.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{LuaFile, Refusal, SharedLua, Step, Value, step};
@@ -57,7 +57,7 @@ impl Take<'_> {
         if self.fenced {
             fenced::note(keyspace, self.counter, token, self.counter_ms);
         }
-        // This runs under the mutex of the keyspace, so the lock is never free.
+        // This runs under the keyspace's mutex, so no client sees a free lock.
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.hdel(self.lock, self.old)?;
         note_taken(keyspace, self.taken, self.old, self.hold);
@@ -130,7 +130,7 @@ impl TakePermits<'_> {
         if keyspace.zscore(self.timeout, &self.next[..16])?.is_some() {
             return Ok(replaced(0));
         }
-        // A late copy of their acquire can grant the old permits again, after the ticket was used up.
+        // A late copy of the old permits' acquire can grant them again after the ticket was used.
         let by = taken_by(keyspace, self.taken, self.old);
         if !by.is_empty() {
             return Ok(not_there(None, by, Vec::new()));

@@ -87,6 +87,7 @@ impl fmt::Display for TicketKind {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "without its ticket, the hold stays until its lease ends"]
 pub struct Ticket {
     pub(super) kind: TicketKind,
     /// The name on the server, with the prefix.
@@ -129,7 +130,7 @@ impl Ticket {
     }
 
     /// Returns the fencing token of the hold that became the ticket. The hold that replaces it gets
-    /// a greater one.
+    /// a greater token.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
         self.token

@@ -42,8 +42,8 @@ end
 
 -- [line] ------------------------------------------------------------------------------------------
 
--- Wakes the first waiters of a fair lock. One is not enough, because the first waiter may be dead:
--- the acquire of the next one removes it. An ACL may deny the channel.
+-- Wakes the first waiters of a fair lock. Waking one is not enough: the first waiter may be dead,
+-- and only the acquire of a later waiter removes it. An ACL may deny the channel.
 local function wake_line(queue, channel)
   local waiters = redis.pcall('LRANGE', queue, 0, 63)
   if waiters.err then return end
@@ -71,8 +71,8 @@ end
 -- writes      1 if it is a write hold
 -- Returns   { 1, token }                replaced, with the new token or 0; a repeated request
 --                                       changes nothing
---           { 0, note, by, holder }     the ticket's hold no longer exists, and nothing was changed:
---                                       the note in `marker` if it was ended by force, else 0; the
+--           { 0, note, by, holder }     the ticket's hold no longer exists; nothing was changed: the
+--                                       note in `marker` if it was ended by force, else 0; the
 --                                       hold that has replaced it; the current holder
 --           text WRONGKIND: another kind of lock, or not a counter; nothing was changed
 
@@ -110,8 +110,8 @@ local function take(lock, counter, marker, taken, queue, old, hold, lease_ms, ch
   redis.call('HSET', lock, hold, '1')
   redis.call('HDEL', lock, old)
   note_taken(taken, old, hold)
-  -- The waiters sleep until the end that they have learned, or for ever. If the hold now ends
-  -- earlier, they must ask again.
+  -- The waiters sleep until the end of the hold that the server has reported to them, or forever.
+  -- If the hold now ends earlier, they must ask the server again.
   if ttl < 0 or ttl > span then
     if queue == lock then
       wake_all(channel)
@@ -194,7 +194,7 @@ local function take_permits(permits, timeout, taken, ids, next, lease_ms, old, h
   if redis.call('ZSCORE', timeout, string.sub(next, 1, 16)) then
     return { 1, 0 }
   end
-  -- A late copy of their acquire can grant the old permits again, after the ticket was used up.
+  -- A late copy of the old permits' acquire can grant them again after the ticket was used.
   local by = taken_by(taken, old)
   if by ~= '' then
     return { 0, 0, by, '' }

@@ -49,10 +49,10 @@ pub struct NamedChange {
 /// `Stream` trait. It lists the names, as [`Client::list`] does, and watches each name that it
 /// finds. It repeats the listing to find new names, and stops watching names that are free.
 ///
-/// - A name is found by the first listing while it is held. So a name that is held only between two
-///   listings is not reported.
-/// - At most 1000 names are watched at a time. [`left_out`](Self::left_out) is the number of further
-///   names.
+/// - The first listing that runs while a name is held finds the name. So a name that is held only
+///   between two listings is not reported.
+/// - At most 1000 names are watched at a time. [`left_out`](Self::left_out) is the number of
+///   further names.
 /// - The poll interval is 1 s for the first 200 names, and grows for each further name, up to 5 s.
 ///   So 1000 names cause about 520 polls per second. Messages and the ends of leases cause further
 ///   requests.
@@ -79,8 +79,8 @@ impl WatchAll {
         }
     }
 
-    /// Sets the pause between two listings. 5 s by default, at least 1 ms. It has no effect once the
-    /// watch has been read.
+    /// Sets the pause between two listings. 5 s by default, at least 1 ms. The setting has no
+    /// effect once the watch has been read.
     pub fn rescan_every(mut self, pause: Duration) -> Self {
         self.rescan_every = pause;
         self

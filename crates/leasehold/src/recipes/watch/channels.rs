@@ -14,7 +14,7 @@ pub(super) fn channels_of(key: &Key, found: &Found) -> Option<Vec<String>> {
         Found::ReadWrite { .. } => Some(vec![key.rw_channel()]),
         Found::Leases { .. } => Some(vec![key.semaphore_channel()]),
         Found::Latch { .. } => Some(vec![key.latch_channel()]),
-        // It may be a semaphore or a latch.
+        // The name may be a semaphore or a latch.
         Found::Count(_) => Some(vec![key.semaphore_channel(), key.latch_channel()]),
         Found::Nothing | Found::Unknown { .. } => None,
     }

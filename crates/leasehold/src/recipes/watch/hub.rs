@@ -32,7 +32,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(200);
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 /// The time for which clients that were looked up are remembered, while the holders stay the same.
 const CLIENTS_EVERY: Duration = Duration::from_secs(5);
-/// The time after a new holder or waiter in which its client announces itself.
+/// The time within which the client of a new holder or waiter announces itself.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(3);
 
 /// A watched name, and how it is watched. Watches with the same target share a task.
@@ -76,7 +76,7 @@ pub(super) struct Hub {
     hubs: Arc<Hubs>,
     shared: Arc<Shared>,
     reports: watch::Receiver<Report>,
-    /// The task, until the first watch starts it.
+    /// The task. The first watch takes it out and starts it.
     task: Mutex<Option<HubTask>>,
 }
 
@@ -91,7 +91,7 @@ struct Shared {
 
 /// A watch's part of a hub.
 pub(super) struct Membership {
-    /// Keeps the task.
+    /// Keeps the task running.
     _hub: Arc<Hub>,
     pub(super) reports: watch::Receiver<Report>,
     /// The number of the watch: see [`Report::covers`].
@@ -103,14 +103,15 @@ impl Hub {
     pub(super) fn join(context: &Arc<Context>, target: Target) -> Membership {
         let hubs = context.recipe_state.of::<Hubs>();
         let hub = hubs.of(context, target);
-        // Don't do this under the table's lock: a runtime that has ended drops the task at once.
-        let task = hub.task.lock().take();
-        if let Some(task) = task {
-            context.cleanup.spawn_detached(task.run());
-        }
         let number = hub.shared.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        // The last report may be older than this watch.
-        hub.shared.changed.notify_one();
+        let task = hub.task.lock().take();
+        match task {
+            // Don't spawn the task under the table's lock: a runtime that has ended drops the task
+            // at once.
+            Some(task) => context.cleanup.spawn_detached(task.run()),
+            // The task runs already, and its last report may be older than this watch.
+            None => hub.shared.changed.notify_one(),
+        }
         Membership {
             reports: hub.reports.clone(),
             number,
@@ -121,11 +122,16 @@ impl Hub {
 
 impl Hubs {
     fn of(self: &Arc<Self>, context: &Arc<Context>, target: Target) -> Arc<Hub> {
+        // This is declared before the guard of the table's lock, and so dropped after it. If all
+        // watches have left meanwhile, this is the last reference to the hub, and dropping the hub
+        // takes the lock.
+        let known;
         let mut table = self.0.lock();
-        let hub = table.get(&target).and_then(Weak::upgrade);
+        known = table.get(&target).and_then(Weak::upgrade);
         // A task that has ended, for example because the server denied its request, is not shared.
-        if let Some(hub) = hub.filter(|hub| hub.reports.has_changed().is_ok()) {
-            return hub;
+        let running = |hub: &&Arc<Hub>| hub.reports.has_changed().is_ok();
+        if let Some(hub) = known.as_ref().filter(running) {
+            return Arc::clone(hub);
         }
         let (sender, reports) = watch::channel(Report::default());
         let shared = Arc::<Shared>::default();
@@ -286,8 +292,8 @@ impl HubTask {
     /// Listens to the channels on which changes of this kind are published. Returns `true` if the
     /// task has just begun to listen.
     fn listen(&mut self, info: &NameInfo) -> bool {
-        // A name without a key may be of any kind. Keep the channels, because it is likely to be of
-        // the same kind again.
+        // A name without a key may be of any kind. Keep the channels, because the name is likely to
+        // be of the same kind again.
         let Some(wanted) = channels_of(&self.target.key, &info.found) else {
             return false;
         };

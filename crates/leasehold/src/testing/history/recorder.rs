@@ -175,7 +175,7 @@ pub struct Asked {
 
 impl Asked {
     /// Makes this a request for a [shared](Interval::shared) hold.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn sharing(mut self) -> Self {
         self.sharing = true;
         self
@@ -184,8 +184,8 @@ impl Asked {
     /// Records that the acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &impl Guard) -> Inside {
-        // This is later than the real start of the hold, and the end is recorded before the real
-        // end. So each overlap that the checker finds has really happened.
+        // `from` is later than the real start of the hold, and `until` will be earlier than its
+        // real end. So each overlap that the checker finds has really happened.
         let from = self.shared.time.point();
         let id = from.1;
         let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);

@@ -73,6 +73,12 @@ impl Place {
         tokio::time::sleep(30 * SECOND).await;
     }
 
+    /// Creates the semaphore.
+    async fn set_permits(&self, permits: u32) {
+        let semaphore = self.witness.semaphore("x");
+        semaphore.try_set_permits(permits).await.unwrap();
+    }
+
     async fn free(&self) -> i64 {
         let semaphore = self.witness.semaphore("x");
         semaphore.available_permits().await.unwrap()
@@ -84,12 +90,7 @@ async fn faulty_acquire_loses_or_doubles_no_permit() {
     for (what, fate) in fates() {
         for held in [true, false] {
             let place = place();
-            place
-                .witness
-                .semaphore("x")
-                .try_set_permits(5)
-                .await
-                .unwrap();
+            place.set_permits(5).await;
             let seen = strike(&place.network, Step::SemaphoreAcquire, 0, fate);
             let semaphore = place.client.semaphore("x");
             let limit = 20 * SECOND;
@@ -112,12 +113,7 @@ async fn dropped_acquire_takes_nothing_whenever_delivered() {
     for (what, fate) in fates() {
         for ms in [0, 1, 2, 3, 100, 999, 1001, 1600, 2001] {
             let place = place();
-            place
-                .witness
-                .semaphore("x")
-                .try_set_permits(5)
-                .await
-                .unwrap();
+            place.set_permits(5).await;
             strike(&place.network, Step::SemaphoreAcquire, 0, fate);
             let semaphore = place.client.semaphore("x");
             let acquire = async { semaphore.acquire_many(3).await.unwrap() };
@@ -133,12 +129,7 @@ async fn dropped_acquire_takes_nothing_whenever_delivered() {
 async fn faulty_undo_still_returns_all_permits() {
     for (what, fate) in fates() {
         let place = place();
-        place
-            .witness
-            .semaphore("x")
-            .try_set_permits(5)
-            .await
-            .unwrap();
+        place.set_permits(5).await;
         let count = AtomicUsize::new(0);
         place.network.on_request(move |request| match request.step {
             Step::SemaphoreAcquire => Fate::delivered(MS, 50 * MS),
@@ -158,12 +149,7 @@ async fn whatever_happens_to_a_release_it_counts_once() {
     for (what, fate) in fates() {
         for dropped in [true, false] {
             let place = place();
-            place
-                .witness
-                .semaphore("x")
-                .try_set_permits(5)
-                .await
-                .unwrap();
+            place.set_permits(5).await;
             let seen = strike(&place.network, Step::SemaphoreAdd, 0, fate);
             let semaphore = place.client.semaphore("x");
             let permit = semaphore.acquire_many(3).await.unwrap();
@@ -197,12 +183,7 @@ async fn add_and_drain_count_once_after_faults() {
         assert_eq!(semaphore.drain().await.unwrap(), 7, "{what}");
         strike(&place.network, Step::SemaphoreDelete, 0, fate);
         assert!(semaphore.delete().await.unwrap(), "{what}");
-        place
-            .witness
-            .semaphore("x")
-            .try_set_permits(2)
-            .await
-            .unwrap();
+        place.set_permits(2).await;
         place.settles().await;
         assert_eq!(place.free().await, 2, "{what}: the next one stays");
     }
@@ -358,12 +339,7 @@ async fn latch_opened_before_subscription_wakes_waiters() {
 #[tokio::test(start_paused = true)]
 async fn acquire_delivered_after_its_undos_takes_nothing() {
     let place = place();
-    place
-        .witness
-        .semaphore("x")
-        .try_set_permits(5)
-        .await
-        .unwrap();
+    place.set_permits(5).await;
     let late = Fate::default().request_lost().duplicated_after(20 * SECOND);
     strike(&place.network, Step::SemaphoreAcquire, 0, late);
     let semaphore = place.client.semaphore("x");

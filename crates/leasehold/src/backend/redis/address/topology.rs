@@ -84,7 +84,7 @@ fn master(parts: &UrlParts<'_>) -> Result<SentinelTopology> {
     };
     let shown = Shown(&url_of(&hosts)).to_string().into();
     hosts.sort_unstable();
-    // The client never connects to this host: the sentinels name another one.
+    // The client never connects to this host: the sentinels report the master's address.
     let nowhere = tcp_target(("localhost".into(), 6379), parts.tls)?;
     let master = Address {
         shown,

@@ -45,8 +45,8 @@ impl SlotMap {
         self.0[usize::from(slot)].swap(number, Ordering::Relaxed) != number
     }
 
-    /// Replaces the entire map. Each slot belongs to the node given for it, and the other slots have no node.
-    /// Returns whether that changes anything.
+    /// Replaces the entire map. Each slot belongs to the node given for it, and the other slots
+    /// have no node. Returns whether that changes anything.
     pub(super) fn replace(&self, owned: &[(RangeInclusive<u16>, usize)]) -> bool {
         let mut owners = vec![None; usize::from(SLOTS)];
         for (slots, number) in owned {

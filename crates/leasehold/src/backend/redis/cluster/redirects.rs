@@ -34,8 +34,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// The delay between two checks whether a new node is connected.
 const CONNECTING: Duration = Duration::from_millis(5);
-/// The number of operations in a row that a node must refuse with undeclared keys, and then run at
-/// the first attempt with declared keys, before all keys are declared to it.
+/// The number of operations in a row after which all keys are declared to a node: operations that
+/// the node refused with undeclared keys, and then ran at the first attempt with declared keys.
 const DECLARED_IN_A_ROW: u32 = 3;
 
 /// The operations of one slot, in order of arrival.
@@ -59,7 +59,7 @@ impl SlotQueues {
         1 + self.arrivals.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Puts the operation into the slot's queue. Returns it if the slot has no queue.
+    /// Puts the operation into the slot's queue. Returns the operation if the slot has no queue.
     pub(super) fn join(
         &self,
         slot: u16,
@@ -110,8 +110,8 @@ impl SlotQueues {
     fn move_to(&self, slot: u16, server: &Server) {
         let mut queues = self.queues.lock();
         if let Some(queue) = self.end(&mut queues, slot) {
-            // Do this under the lock of the queues: an operation that arrives now finds no slot
-            // queue, and must not be queued in the lane before these operations.
+            // Move the operations under the lock of the queues: an operation that arrives now finds
+            // no slot queue, and must not be queued in the lane before these operations.
             let is_plain = |waiting: &QueuedOperation| waiting.route == Route::Plain;
             let (plain, others): (Vec<_>, Vec<_>) = queue.into_values().partition(is_plain);
             server.lane.take_over(plain);
@@ -150,8 +150,8 @@ impl Cluster {
     }
 
     /// Sends an operation to the node of its slot, and then to the nodes to which the replies
-    /// redirect it. If it can't run now, returns it with the reason. Otherwise returns the node
-    /// that has run it, if that node has the slot.
+    /// redirect it. If the operation can't run now, returns it with the reason. Otherwise returns
+    /// the node that has run it, if that node has the slot.
     async fn try_now(
         &self,
         slot: u16,
@@ -277,7 +277,8 @@ impl Drain {
     async fn run(mut self, from: Option<Arc<Lane>>) {
         let (cluster, slot) = (Arc::clone(&self.cluster), self.slot);
         if let Some(from) = &from {
-            // The calls on their way may return operations that arrived earlier than these.
+            // The calls on their way may return operations that arrived earlier than those in the
+            // queue.
             from.earlier_calls_are_back().await;
         }
         while let Some(waiting) = cluster.slot_queues.next(slot) {

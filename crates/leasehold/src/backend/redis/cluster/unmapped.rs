@@ -12,7 +12,7 @@ use crate::clock::Moment;
 /// The delay between two checks for the map.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
-/// A failed query for the map, to which no connected node answered with the map.
+/// A query for the map that no connected node answered with the map.
 pub(super) struct RefusedMapQuery {
     pub(super) asked_at: Moment,
     /// The failure of the node that answered last.

@@ -42,7 +42,7 @@ impl Future for Call {
 impl Drop for Call {
     fn drop(&mut self) {
         // The runtime is ending. The driver skips a request whose reply is no longer awaited, so
-        // the bytes of the request must be sent before it is dropped.
+        // the request's bytes must be sent before the request is dropped.
         if self.future.is_some() {
             self.done.lane.flush_unanswered();
         }

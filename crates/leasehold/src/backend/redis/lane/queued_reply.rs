@@ -81,7 +81,8 @@ impl Drop for QueuedReply {
         if self.grants {
             self.ticket.give_up();
         }
-        // A task reads the reply instead. If the operation took something, the undo runs after it.
+        // A task reads the reply instead. If the operation took something, its undo runs after the
+        // operation.
         if let Some(carried) = self.carried.take() {
             carried.take_over(&self.lane.runtime);
         }

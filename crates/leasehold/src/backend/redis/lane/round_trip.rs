@@ -69,7 +69,7 @@ pub(super) async fn round_trip(
 
 /// Returns whether a call did not run at this node of a cluster, and must be sent elsewhere.
 fn is_redirected(batch: &Batch, why: &NoReplies) -> bool {
-    // The declared keys of such an operation may be in several slots.
+    // The declared keys of an operation on many keys may be in several slots.
     let many = batch.operations.iter().any(|w| w.operation.step.many);
     why.redirect().is_some() || many && why.keys_are_refused()
 }
@@ -91,7 +91,7 @@ async fn send_without_reply(
         return;
     }
     let mut command = command(&lane.node, &batch, script, call::draw_number(), keys);
-    // Otherwise the future would wait for the reply, and nothing polls it again.
+    // Without this, the future would wait for the reply, but nothing polls it again.
     command.set_no_response(true);
     let _ = connection.send_packed_command(&command).await;
     lane.flush_unanswered();
@@ -99,7 +99,7 @@ async fn send_without_reply(
 }
 
 impl Lane {
-    /// Decodes the result of a call, and notes what it says about the connection.
+    /// Decodes the result of a call, and notes what the result says about the connection.
     pub(super) fn decode_reply(
         &self,
         result: Result<redis::Value, RedisError>,

@@ -55,8 +55,8 @@ impl Lane {
         if self.process.is_forked() {
             return;
         }
-        // Set this before the queue is emptied: an operation that arrives later finds that the lane
-        // has ended, and its own thread sends it.
+        // Set `ended` before the queue is emptied: an operation that arrives later finds that the
+        // lane has ended, and its own thread sends it.
         self.ended.store(true, Ordering::SeqCst);
         self.send_remaining();
     }
@@ -81,7 +81,7 @@ impl Lane {
         fail(unsent, &self.runtime_ended(Outcome::DidNotRun));
         for _ in 0..max_calls {
             let departure = self.departures.lock();
-            // Drop the call at once: it is over when it is on the connection
+            // Drop the call at once: the call is over as soon as it is on the connection
             // (`send_without_reply`).
             drop(self.depart(self.state.lock(), departure));
         }

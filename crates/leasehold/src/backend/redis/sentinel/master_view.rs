@@ -248,7 +248,8 @@ mod tests {
         assert!(judged(news, &[says("a", 1)], 5).is_err(), "an old epoch");
         // The sentinels have forgotten the epochs: they were set up anew.
         assert_eq!(judged(news, &[says("c", 0)], 6), Ok(at("c")));
-        // The message was about an older switch.
+        // A late message announces an older switch to `b`. It is believed until the sentinels
+        // answer.
         assert!(news.switched(at("b"), Moment::from_millis(7000)));
         assert_eq!(judged(news, &[says("c", 0)], 10), Ok(at("c")));
     }

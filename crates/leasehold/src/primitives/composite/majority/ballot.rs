@@ -26,13 +26,13 @@ pub(super) struct Ballot<'a> {
     pub(super) members: &'a [AnyLock],
     pub(super) quorum: usize,
     pub(super) terms: MemberTerms<'a>,
-    /// Time to wait for each server's answer.
+    /// The time to wait for each server's answer.
     pub(super) limit: Duration,
-    /// Time for which a server has no vote after its start; `None` if it has a vote at once.
+    /// The time for which a server has no vote after its start; `None` if it has a vote at once.
     pub(super) longest: Option<&'a Arc<LongestLease>>,
     /// Whether another ballot may follow.
     pub(super) waits: bool,
-    /// Number of ballots in which some members were granted, but fewer than a majority.
+    /// The number of ballots in which some members were granted, but fewer than a majority.
     pub(super) split_votes: AtomicU32,
     pub(super) pacing: Pacing,
     pub(super) timers: &'a Timers,
@@ -68,13 +68,13 @@ impl Pacing {
 /// The answers of the servers so far.
 struct Votes<'a, T> {
     granted: Vec<(&'a AnyLock, T)>,
-    /// Number of members that were granted, but given back because there is no majority.
+    /// The number of members whose grants the client gave back, because it has no majority.
     given_back: usize,
     /// For each member that another owner holds: the remaining time of that hold, if its server
     /// reports it.
     busy: Vec<Option<Duration>>,
     errors: Vec<Error>,
-    /// Number of errors from servers that have no vote yet, because they started too recently.
+    /// The number of errors from servers that have no vote yet, because they started too recently.
     no_vote_yet: usize,
 }
 
@@ -132,13 +132,13 @@ impl<T> Votes<'_, T> {
 }
 
 impl<'a> Ballot<'a> {
-    /// Asks for one server's vote. If this future is dropped or takes too long, the vote is undone
+    /// Requests one server's vote. If this future is dropped or takes too long, the vote is undone
     /// on that server.
     async fn vote(&self, member: &'a AnyLock) -> Result<MemberReply<LockGuard>> {
         self.trust(member)?;
         let vote = member.acquire_as_member(&self.terms, Deadline::Now, false);
-        // Send this after the vote, so that it also reads a longer lease that was noted shortly
-        // before the grant.
+        // Send the request for the note after the vote, so that it also reads a longer lease that
+        // was noted shortly before the grant.
         let noted = async {
             match self.longest {
                 Some(longest) => longest.exchange_notes(member).await,
@@ -344,8 +344,8 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Pauses for a random time. Without it, two waiters that were each granted some of the members
-    /// would collide again and again.
+    /// Pauses for a random time. Without this pause, two waiters that were each granted some of the
+    /// members would collide again and again.
     async fn back_off(&self, took: Duration) {
         const LONGEST: Duration = Duration::from_millis(200);
         // Six doublings reach an eighth of a second even from the shortest ballot. A shift without

@@ -42,8 +42,8 @@ impl Ballot<'_> {
         ))
     }
 
-    /// Returns whether a ballot that began at `began` took too long to count: on a server that was
-    /// restarted after that moment, another holder may have rejoined (`rejoin.rs`).
+    /// Returns whether a ballot that began at `began` took too long, and so is void: on a server
+    /// that was restarted after that moment, another holder may have rejoined (`rejoin.rs`).
     fn is_too_late(&self, began: Moment) -> bool {
         let limit = self.longest.map(|longest| longest.ballot_limit());
         let took = self.timers.now().saturating_sub(began);

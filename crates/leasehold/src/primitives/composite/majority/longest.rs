@@ -54,13 +54,14 @@ impl LongestLease {
         self.own.min(DEFAULT_LONGEST_LEASE) * 2 / 5
     }
 
-    /// Returns how long a restarted server must have been up before a holder rejoins on it. That is
-    /// longer than a ballot may take, even if the clocks drift.
+    /// Returns how long a restarted server must have been up before a holder rejoins on it. This
+    /// time is longer than a ballot may take, even if the clocks drift.
     pub(super) fn rejoin_after(&self) -> Duration {
         self.of_all_clients() / 2
     }
 
-    /// Reads the member's note. Notes this handle's longest lease if it is above the default.
+    /// Reads the member's note. If this handle knows a longest lease above the default, notes it on
+    /// the member.
     pub(super) async fn exchange_notes(&self, member: &AnyLock) -> Result<()> {
         let known = self.of_all_clients();
         let announced = if known > DEFAULT_LONGEST_LEASE {

@@ -23,10 +23,10 @@
 //!
 //! All this depends on the restart, so **without a restart no member rejoins**. A server whose data
 //! was flushed, or whose key was removed, has a vote at once, and another client may have got that
-//! vote in the meantime. A forced unlock of a member must also remain in effect. For the same
-//! reason, a member whose lease has expired rejoins only after its server was restarted. A member
-//! on a server that denies `INFO`, on a master behind sentinels, or on a node of a cluster never
-//! rejoins.
+//! vote in the meantime. A forced unlock of a member must also remain in effect. A member whose
+//! lease has expired also rejoins only after its server was restarted, because another client may
+//! have got the lock there. A member on a server that denies `INFO`, on a master behind sentinels,
+//! or on a node of a cluster never rejoins.
 //!
 //! While another client holds the lock on that server, alone or in a ballot that fails, X waits. A
 //! member that rejoins has a new hold with a new id. The previous hold stays lost.
@@ -54,7 +54,7 @@ pub(super) struct Rejoin {
     pub(super) members: Vec<AnyLock>,
     pub(super) settings: Settings,
     pub(super) owner: Option<Owner>,
-    /// Time to wait for a server.
+    /// The time to wait for a server's answer.
     pub(super) limit: Duration,
     pub(super) longest: Arc<LongestLease>,
 }
@@ -112,7 +112,8 @@ impl Rejoin {
         match hold.loss() {
             Some(LossReason::Deleted | LossReason::Taken { .. }) => {
                 // `counts_until` uses the start time that the server had when it reported the loss.
-                // A later restart is not the reason for the loss, so it allows no new member.
+                // A later restart is not the reason for the loss, so it does not let the member
+                // rejoin.
                 match hold.counts_until() {
                     Some(_) => Chance::Now,
                     None => Chance::None,

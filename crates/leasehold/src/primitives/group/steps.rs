@@ -1,5 +1,5 @@
-//! The steps of a group of locks: how each is sent, and its twin on the embedded keyspace. The Lua
-//! files beside this file describe each step.
+//! The steps of the group lock: how each is sent, and its twin on the embedded keyspace.
+//! `group.lua` describes each step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +42,8 @@ impl Acquire<'_> {
                 return Ok(Value::Nil);
             }
             match ends_at(keyspace, self.group, f, &holder)? {
-                // At least 1: a value is held through the millisecond in which it ends, and 0 would
-                // count as free below.
+                // At least 1: a value is held through the millisecond in which its lease ends, and
+                // 0 would count as free below.
                 Some(ends) if ends >= now => busy_ms = busy_ms.max(ends - now).max(1),
                 _ => dead.push((f, holder)),
             }
@@ -265,7 +265,7 @@ pub(crate) static ALL: [&Step; 6] = [
 const EXPIRE_TIME: &[u8] = b"expire_time";
 const LOCK_COUNT: &[u8] = b"lock_count";
 /// The number of fields above which each acquire removes the fields of dead holders. The script
-/// checks a few fields each time, its twin checks all of them.
+/// checks a few fields each time, and its twin checks all of them.
 const SWEPT: usize = 48;
 
 fn split(fields: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -484,7 +484,7 @@ impl HoldSteps for GroupHold {
     }
 }
 
-/// Ends the hold of these values.
+/// Builds the request that ends a hold of these values.
 pub(crate) fn release(group: &Key, hold: &str, fields: &str, channel: &str) -> Operation {
     Release {
         group: group.as_str().as_bytes(),

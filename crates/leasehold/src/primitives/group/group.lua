@@ -4,8 +4,9 @@
 -- [shape] -----------------------------------------------------------------------------------------
 
 -- Returns how long the group lives if its last hold lasts `lease_ms` more: a moment longer than the
--- hold. Redisson takes over a value when its time ends, but does not lengthen the life of a key
--- that expires within a millisecond. The new hold would then vanish with the key.
+-- hold. When the lease on a value ends, Redisson grants the value to the next holder, but does not
+-- lengthen the life of a key that expires within a millisecond. Without the extra moment, the new
+-- hold would vanish with the key.
 local function life_ms(lease_ms)
   return string.format('%.0f', lease_ms + 100)
 end
@@ -16,8 +17,8 @@ local function ends_at(group, f, holder)
   return tonumber(redis.call('HGET', group, f .. ':' .. holder .. ':expire_time') or '')
 end
 
--- Removes the two fields that belong to the value. If an ACL denies this, they are removed with the
--- group.
+-- Removes the end and the count of this holder's hold on the value `f`. If an ACL denies this,
+-- these two fields are removed with the group.
 local function remove(group, f, holder)
   local pair = f .. ':' .. holder
   redis.pcall('HDEL', group, pair .. ':expire_time', pair .. ':lock_count')
@@ -26,8 +27,8 @@ end
 -- [trim_expiry] -----------------------------------------------------------------------------------
 
 -- Runs after a hold has ended. Removes the values of dead holders, and shortens the group's expiry
--- to the longest lease that remains. It leaves a group of more than 48 fields alone: there, each
--- acquire checks a few fields, and the expiry never becomes shorter.
+-- to the longest lease that remains. A group of more than 48 fields is not changed here: in such a
+-- group, each acquire checks a few fields, and the expiry never becomes shorter.
 local function trim_expiry(group)
   local size = redis.pcall('HLEN', group)
   if type(size) ~= 'number' or size == 0 or size > 48 then
@@ -55,10 +56,10 @@ end
 
 -- [acquire] ---------------------------------------------------------------------------------------
 
--- Grants all values of a group to this hold if every value is free, with a lease.
+-- Grants the requested values of a group to this hold, with a lease, if all of them are free.
 --
--- group     hash: for each value `f` its holder, `f:holder:expire_time` in ms of the server's
---           clock and `f:holder:lock_count`
+-- group     hash with three fields for each value `f`: `f`, which contains its holder,
+--           `f:holder:expire_time` in ms of the server's clock, and `f:holder:lock_count`
 -- hold      this hold's id, `uuid:n`
 -- lease_ms  how long the hold lasts without renewal
 -- fields    the values' fields, separated by spaces

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::kind::{Acquire, Kind, Named};
-use super::{Lock, LockGuard, acquire};
+use super::lock::kind::{Acquire, Kind, Named};
+use super::lock::{Lock, LockGuard, acquire};
 use crate::backend::step::Operation;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,7 +27,7 @@ pub use fields::FieldNames;
 /// [`MultiLock`](crate::MultiLock).
 ///
 /// A group lock has at most 1000 values. A value that is given twice counts once. An
-/// [`Owner`](crate::Owner) that holds a set of values can acquire the same set again. If it
+/// [`Owner`](crate::Owner) that holds a set of values can acquire the same set again. If the owner
 /// acquires a different set that has a value in common, it waits like any other waiter.
 ///
 /// The group stores the time at which the lease of each value ends. This library uses the server's
@@ -65,8 +65,8 @@ pub(crate) struct Values {
 
 impl Values {
     fn new(names: FieldNames, values: impl IntoIterator<Item = String>) -> Arc<Self> {
-        // Each value once, in the order of the fields. The joined string is the key for the line
-        // and for an owner's hold, so it must not depend on the order that the caller gave.
+        // Keep each value once, in the order of the fields. The joined string is the key for the
+        // line and for an owner's hold, so it must not depend on the order that the caller gave.
         let by_field: BTreeMap<_, _> = values
             .into_iter()
             .map(|value| (names.field(&value), value))
@@ -98,8 +98,8 @@ impl Lock<Group> {
         let values = Values::new(FieldNames::Text, values.into_iter().map(Into::into));
         let count = values.by_field.len();
         let mut lock = Self::named(context, group, Group { values });
-        if (count == 0 || count > MOST_VALUES) && lock.key.is_ok() {
-            lock.key = Err(Error::new(
+        if count == 0 || count > MOST_VALUES {
+            lock.refuse(Error::new(
                 ErrorKind::Misuse,
                 format!(
                     "a lock of the group `{}` has {count} values; give it between 1 and {MOST_VALUES}",
@@ -112,12 +112,12 @@ impl Lock<Group> {
 
     /// Sets how values are encoded before they are hashed to names on the server.
     /// [`FieldNames::Text`] by default.
-    #[must_use]
+    #[must_use = "the setting is only in the returned value"]
     pub fn field_names(mut self, names: FieldNames) -> Self {
         // Start from the values, not from their fields: a field is a hash, and can't be turned into
         // the hash of another encoding.
-        let values = self.kind.values.by_field.values().cloned();
-        self.kind.values = Values::new(names, values);
+        let values = self.kind_mut().values.by_field.values().cloned();
+        self.kind_mut().values = Values::new(names, values);
         self
     }
 }
@@ -149,7 +149,7 @@ impl Named for Group {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
-        let values = Arc::clone(&lock.kind.values);
+        let values = Arc::clone(&lock.kind().values);
         Box::new(steps::GroupHold::new(
             key.clone(),
             lock.channel(),
