@@ -58,7 +58,7 @@ struct Cli {
     #[arg(long)]
     short: bool,
 
-    /// Measure everything in the smallest size, which shows that it works, not how fast it is
+    /// Measure everything in the smallest size, only to see that each measurement works
     #[arg(long, conflicts_with = "short")]
     tiny: bool,
 

@@ -55,7 +55,7 @@ fn holds(results: &Results) -> Result<String> {
     .draw(&lines)
 }
 
-/// Plots which share of the hand-overs had at most a given delay.
+/// Plots the share of the hand-overs that took no longer than a given delay.
 fn hand_over(results: &Results) -> Result<String> {
     let line = |system: System| {
         let row = results.row("hand-over", system.name())?;

@@ -27,8 +27,8 @@ pub(crate) struct Row {
     pub(crate) scenario: String,
     pub(crate) system: String,
     pub(crate) rounds: Vec<BTreeMap<Figure, f64>>,
-    /// The delays in all rounds, as a list of a percentage and the delay that this share of the
-    /// acquires and releases did not exceed.
+    /// The delays in all rounds, as a list of pairs: a percentage, and the delay that this share of
+    /// the acquires and releases did not exceed.
     pub(crate) delays_us: Vec<(f64, f64)>,
 }
 

@@ -29,8 +29,9 @@ pub(crate) enum System {
     NoHandOver,
     /// Leasehold with names that are not shared with Redisson: see `Peers::RustOnly`.
     RustOnly,
-    /// Leasehold with holds that this number of replicas must confirm.
+    /// Leasehold with holds that one replica must confirm.
     OneReplica,
+    /// Leasehold with holds that two replicas must confirm.
     TwoReplicas,
     /// Leasehold with holds that must be on the server's disk.
     OnDisk,

@@ -13,7 +13,7 @@ pub(crate) struct Sheet {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// A kind of table. It contains the rows that have its first figure.
+/// A kind of table. It contains the rows that have the first figure in `figures`.
 struct Kind {
     title: &'static str,
     figures: &'static [Figure],
@@ -77,7 +77,8 @@ pub(crate) fn sheets(results: &Results) -> Vec<Sheet> {
 impl Kind {
     fn has(&self, row: &Row) -> bool {
         let first = self.figures[0];
-        // Rows of held locks or of pairs appear in their own tables.
+        // Rows of held locks also have `Rss`, and rows of pairs also have `P50`, but both appear in
+        // tables of their own.
         let is_elsewhere = match first {
             Rss => row.spread(ClientPercent).is_some(),
             P50 => row.spread(Commands).is_some(),

@@ -12,6 +12,7 @@ mod run;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -69,7 +70,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The options of the connection to the server, and the label that operators see there.
+/// The options of the connection to the server, and the label by which operators see the client.
 // No `Debug`: the URL may contain a password.
 #[derive(Args)]
 #[command(next_help_heading = "Connection")]
@@ -131,6 +132,7 @@ pub(crate) struct Connection {
         long,
         global = true,
         value_name = "TEXT",
+        value_parser = NonEmptyStringValueParser::new(),
         display_order = 100,
         hide_short_help = true
     )]
@@ -203,7 +205,7 @@ pub(crate) struct Tls {
     )]
     pub(crate) key: Option<PathBuf>,
 
-    /// Expect this name in the server's certificate, instead of the host of the URL
+    /// Expect this name in the server's certificate, instead of the host in the URL
     #[arg(
         long,
         global = true,
@@ -269,7 +271,7 @@ pub(crate) struct Completions {
 
 #[derive(Args)]
 pub(crate) struct Names {
-    /// Text with which the names begin
+    /// Beginning of the names to print
     #[arg(last = true)]
     pub(crate) begun: String,
 }

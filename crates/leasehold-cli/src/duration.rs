@@ -39,14 +39,31 @@ pub(crate) fn shown(duration: Duration) -> String {
     humantime::format_duration(Duration::from_millis(ms)).to_string()
 }
 
+const UNITS: [(u128, &str); 4] = [
+    (86_400_000, "d"),
+    (3_600_000, "h"),
+    (60_000, "m"),
+    (1000, "s"),
+];
+
+/// Formats a duration without spaces, for the command line: `20h53m`.
+pub(crate) fn compact(duration: Duration) -> String {
+    let mut ms = duration.as_millis();
+    let mut text = String::new();
+    for (unit, name) in UNITS {
+        if ms >= unit {
+            text += &format!("{}{name}", ms / unit);
+            ms %= unit;
+        }
+    }
+    match (ms, text.is_empty()) {
+        (0, false) => text,
+        (ms, _) => format!("{text}{ms}ms"),
+    }
+}
+
 /// Formats a duration as one number with a unit, for the command line: `24h`.
 pub(crate) fn exact(duration: Duration) -> String {
-    const UNITS: [(u128, &str); 4] = [
-        (86_400_000, "d"),
-        (3_600_000, "h"),
-        (60_000, "m"),
-        (1000, "s"),
-    ];
     let ms = duration.as_millis();
     let fitting = UNITS
         .iter()
@@ -80,6 +97,9 @@ mod tests {
 
     #[test]
     fn exact_durations_can_be_written_on_the_command_line() {
+        for text in ["20h53m", "3m38s", "182d5ms", "7s", "0ms"] {
+            assert_eq!(parse_or_zero(text).map(compact), Ok(text.into()));
+        }
         for text in ["365d", "24h", "25h", "90m", "61s", "1500ms"] {
             let duration = parse(text).expect("it is valid");
             let written = exact(duration);

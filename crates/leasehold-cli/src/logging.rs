@@ -10,8 +10,8 @@ use crate::cli::Cli;
 use crate::output::{self, tell};
 
 /// Starts the log. By default, it prints warnings, in the form of the program's messages. With
-/// `-v`, it prints everything, and with `--quiet` nothing. Without both, `RUST_LOG` replaces the
-/// default.
+/// `-v`, it prints everything, and with `--quiet` nothing. Without either flag, `RUST_LOG` replaces
+/// the default.
 pub(crate) fn start(cli: &Cli) {
     if cli.quiet {
         return;
@@ -26,8 +26,9 @@ pub(crate) fn start(cli: &Cli) {
             .without_time()
             .with_writer(|| Told)
             .finish()
-            // At half of --progress-within. Cron mails each line, and the command may still make
-            // progress in time. If it does not, that is printed.
+            // Leave out the library's warning at half of --progress-within: cron mails each line,
+            // and the command may still make progress in time. If it does not, leasehold reports
+            // that itself.
             .with(
                 of_leasehold(LevelFilter::WARN)
                     .with_target("leasehold::progress", LevelFilter::OFF),

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::fs::FileType;
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
@@ -52,6 +53,18 @@ pub(crate) async fn more(text: impl fmt::Display) -> Result<bool, Failure> {
             .map(|()| true)
             .map_err(|error| Failure::io("can't write to stdout", error)),
     }
+}
+
+/// Returns whether nothing reads what this process writes to stdout. If stdout is closed at the
+/// start, the Rust runtime opens the null device in its place.
+pub(crate) fn is_discarded() -> bool {
+    let device = |file: rustix::io::Result<rustix::fs::Stat>| {
+        file.ok()
+            .filter(|file| FileType::from_raw_mode(file.st_mode) == FileType::CharacterDevice)
+            .map(|file| file.st_rdev)
+    };
+    let null = device(rustix::fs::stat("/dev/null"));
+    null.is_some() && device(rustix::fs::fstat(io::stdout())) == null
 }
 
 /// Writes a line to stdout for a program, and waits until that program can take it.
@@ -241,7 +254,8 @@ pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const LIMIT: usize = 500;
+        // The longest text of our own is a rule for ACL SETUSER.
+        const LIMIT: usize = 2000;
         for (index, letter) in self.0.chars().enumerate() {
             if index == LIMIT {
                 return f.write_str("…");

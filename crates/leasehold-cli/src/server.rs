@@ -140,7 +140,8 @@ impl Terms {
 /// The settings of all connections of this command.
 pub(crate) struct Access {
     pub(crate) label: Option<String>,
-    /// The label of `--label`, and not of the command that runs.
+    /// The label that was given with `--label`. `label` may instead be the name of the command that
+    /// runs.
     pub(crate) named_label: Option<String>,
     pub(crate) prefix: Option<String>,
     pub(crate) password_file: Option<PathBuf>,
@@ -178,12 +179,14 @@ impl Access {
 
 static ACCESS: OnceLock<Access> = OnceLock::new();
 
-/// Returns the flags with which a child process reaches a server as this process does.
+/// Returns the flags with which a child process connects to a server in the same way as this
+/// process.
 pub(crate) fn access_flags() -> Vec<OsString> {
     ACCESS.get().map_or_else(Vec::new, Access::flags)
 }
 
-/// Returns the label that the user has chosen for this command, or for all commands of this machine.
+/// Returns the label that the user has chosen for this command, or for all commands on this
+/// machine.
 pub(crate) fn named_label() -> Option<String> {
     let named = ACCESS.get().and_then(|access| access.named_label.clone());
     let of_machine = || std::env::var("LEASEHOLD_LABEL").ok();

@@ -194,8 +194,8 @@ fn returned(value: Expr) -> Expr {
     }
 }
 
-/// Returns the value of a block that is nothing but a value. The compiler would warn of its braces in
-/// the code that it becomes.
+/// Removes the braces of a block that contains only a value. In the generated code, the compiler
+/// would warn about these braces.
 pub(crate) fn unbraced(value: Expr) -> Expr {
     match value {
         Expr::Block(mut block)
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// The compiler would warn of them, or look for another type in them.
+    /// With the braces, the compiler would warn about them, or expect another type inside them.
     #[test]
     fn braces_around_a_value_are_dropped() {
         let braced = parsed(r#""x", client = { { x } }, wait = { y }, busy = { Ok(()) }"#);

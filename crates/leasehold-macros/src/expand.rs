@@ -1,6 +1,6 @@
 //! Expands a function: puts the lock around its body.
 
-use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Result, Type};
@@ -212,11 +212,28 @@ fn visible(guard: &Ident) -> TokenStream {
 fn typed(output_type: &Type, body: &TokenStream) -> TokenStream {
     let output_type = without_impl(quote!(#output_type));
     let output = Ident::new("output", Span::mixed_site());
+    let body = without_braces(body);
     quote! {
         if let ::core::option::Option::Some(#output) = ::core::option::Option::None::<#output_type> {
             return #output;
         }
         #body
+    }
+}
+
+/// Removes the braces of a body that becomes the end of another block. The compiler would warn that
+/// they are not needed.
+fn without_braces(body: &TokenStream) -> TokenStream {
+    let mut tokens = body.clone().into_iter();
+    let (Some(TokenTree::Group(group)), None) = (tokens.next(), tokens.next()) else {
+        return body.clone();
+    };
+    let first = group.stream().into_iter().next();
+    // An attribute of the body itself, `#![..]`, must be the first thing in its braces.
+    let may_have_attribute = matches!(first, Some(TokenTree::Punct(mark)) if mark.as_char() == '#');
+    match group.delimiter() {
+        Delimiter::Brace if !may_have_attribute => group.stream(),
+        _ => body.clone(),
     }
 }
 

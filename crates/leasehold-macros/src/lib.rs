@@ -148,8 +148,8 @@ pub fn locked(arguments: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-/// Returns the error, and the unchanged item. Without the item, each use of the function would also
-/// cause an error.
+/// Returns the error, and the unchanged item. If the item were missing, each use of the function
+/// would cause a further error.
 fn with_item(error: &syn::Error, item: TokenStream) -> TokenStream {
     let mut tokens = TokenStream::from(error.to_compile_error());
     tokens.extend(item);

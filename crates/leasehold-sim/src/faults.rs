@@ -89,7 +89,7 @@ impl Kind {
     }
 
     /// Returns whether the users of a lock cause this fault themselves. All other faults happen to
-    /// them.
+    /// the users.
     #[must_use]
     pub fn is_conduct(self) -> bool {
         matches!(

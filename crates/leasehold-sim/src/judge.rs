@@ -97,15 +97,15 @@ pub(crate) async fn everybody_can(stage: &Stage) {
 const LONGEST_TURN: Duration = Duration::from_secs(20);
 
 /// Returns the time limit for cleaning up. It includes the time that messages take, and the time
-/// that a subscription outlasts its listeners. If a fault leaves something that ends only with a
-/// lease, the limit also includes the longest lease.
+/// for which a subscription outlasts its listeners. If a fault leaves something that ends only with
+/// a lease, the limit also includes the longest lease.
 fn time_to_clean(stage: &Stage) -> Duration {
     let scenario = &stage.scenario;
     let mut limit = Duration::from_millis(1000 + scenario.latency_ms * 10);
     limit += Duration::from_millis(scenario.longest_kept_ms());
     if stage.any(Kind::disturbs_calls) || stage.any(|kind| kind == Kind::RequestDoubled) {
-        // A duplicate of a request that arrives late can add a client to the list of clients to
-        // notify.
+        // A duplicated request whose second copy arrives late can add a client to the list of
+        // clients to notify.
         let undone = REPLY_LIMIT * 6 + Duration::from_secs(3);
         limit += undone.max(scenario.subject.dead_waiters_last());
     }

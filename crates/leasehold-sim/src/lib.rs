@@ -1,7 +1,8 @@
 //! Simulated histories: several clients of one embedded keyspace, each with its own network, on a
 //! paused clock, under faults that a seed chooses. Every history is checked for violations of the
-//! promise. The same seed gives the same history, except for the order in which Tokio wakes the
-//! receivers of one channel: Tokio chooses that order itself, at random.
+//! promise: holds of one name do not overlap, and nothing is left behind. The same seed gives the
+//! same history, except for the order in which Tokio wakes the receivers of one channel: Tokio
+//! chooses that order itself, at random.
 
 pub mod faults;
 pub mod judge;

@@ -40,7 +40,7 @@ impl Played {
     }
 }
 
-/// Plays a scenario from its start until nothing is left.
+/// Plays a scenario from its start until all keys and waits have ended.
 #[must_use]
 pub fn play(scenario: &Scenario) -> Played {
     on_its_own_clock(scenario.seed, run(scenario))
@@ -136,8 +136,8 @@ async fn run(scenario: &Scenario) -> Played {
     judge::judge(&stage)
 }
 
-/// Makes a fault happen at its time. Faults that affect requests and messages are left to the
-/// network.
+/// Makes a fault happen at its time. The simulated network itself applies the faults that affect
+/// requests and messages.
 async fn inflict(stage: Arc<Stage>, fault: Fault) {
     use Kind::*;
     if matches!(

@@ -250,8 +250,8 @@ impl Scenario {
         if rng.bool() {
             return self.restart_all(rng);
         }
-        // Some machines can't reach one of the servers for longer than other machines hold the
-        // lock.
+        // Make a server unreachable for some machines, often for longer than other machines hold
+        // the lock.
         for machine in 0..self.machines {
             if rng.bool() {
                 self.faults.push(Fault {
@@ -459,7 +459,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
     let stay_ms = if overstays {
         rng.u64(short_lease_ms..short_lease_ms * 2)
     } else if let Some(longer_ms) = extends_to_ms.filter(|_| rng.bool()) {
-        // The hold lasts longer than the lease that it requests halfway, so that it must be renewed
+        // The hold may last longer than the lease that it requests halfway. Then it must be renewed
         // after this request.
         rng.u64(0..longer_ms * 4)
     } else if rng.u32(0..5) == 0 {
@@ -517,7 +517,7 @@ fn draw_fault(rng: &mut Rng, kind: Kind, scenario: &Scenario) -> Fault {
         _ => 0,
     };
     let steps = scenario.subject.steps();
-    // Fewer servers than a majority may forget their grants.
+    // Only a minority of the servers may forget grants.
     let servers = match kind {
         kind if kind.is_empty_restart() => scenario.servers.div_ceil(2).max(2) - 1,
         _ => scenario.servers,

@@ -163,8 +163,8 @@ impl Subject {
         }
     }
 
-    /// Returns the names for which a turn's hold excludes other holds, each with whether the hold
-    /// can be shared with other holds of its kind.
+    /// Returns the names for which a turn's hold excludes other holds. The flag says whether the
+    /// hold can be shared with other holds of its kind.
     pub(crate) fn names(self, turn: &Turn) -> Vec<(&'static str, bool)> {
         match self {
             Self::Rw => vec![(NAME, rw::way(turn).ends_as_reader())],
@@ -174,7 +174,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether `keep_for` can keep a turn's hold.
+    /// Returns whether `keep_for` or a minimum hold time can keep the lock after a turn.
     pub(crate) fn can_be_kept(self, turn: &Turn) -> bool {
         match self {
             Self::Lock | Self::Fenced | Self::Fair => true,
@@ -183,11 +183,6 @@ impl Subject {
             // These recipes end their holds in their own ways.
             Self::Slot | Self::Election | Self::Ticket => false,
         }
-    }
-
-    /// Returns whether this turn's hold may have a minimum time.
-    pub(crate) fn has_least(self, turn: &Turn) -> bool {
-        self != Self::Rw && self.can_be_kept(turn)
     }
 
     /// Returns whether the work of this subject's holders may report progress, or fail to.
@@ -251,7 +246,7 @@ impl Subject {
     pub(crate) fn dead_waiters_last(self) -> Duration {
         match self {
             Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
-            // Such a process is still in the list of clients to notify.
+            // A dead process is still in the list of clients to notify.
             Self::Lock | Self::Rw | Self::Multi | Self::Slot | Self::Election | Self::Ticket => {
                 Duration::from_secs(12)
             }

@@ -1,7 +1,7 @@
 //! Semaphores and latches in random histories. The clients' networks lose, duplicate and delay
 //! messages, and cut connections. Tasks acquire, hold, release and drop permits, and give up waits.
 //! There must never be more permits in use than the semaphore has, and at the end all permits must
-//! be free. A task must not pass a latch before its last count, or miss its opening.
+//! be free. A task must not pass a latch before the last count, or miss the opening of the latch.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -159,7 +159,8 @@ fn fate(rng: &mut Rng, notes: &Notes) -> Fate {
     fate
 }
 
-/// Connects clients, each through a network with random disturbances, which is cut now and then.
+/// Connects clients, each through its own network, which has random disturbances and is cut now and
+/// then.
 fn connect(
     server: &Embedded,
     builder: &ClientBuilder,
@@ -273,8 +274,8 @@ async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
 }
 
 async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, notes: Notes) {
-    // The hold is either so short that the process hands permits to many waiters within one slice,
-    // or longer than a slice.
+    // The hold is either so short that a process hands permits to many of its waiters within one
+    // slice (the time for which it may keep permits for itself), or longer than a slice.
     let hold = if rng.bool() { 4 } else { 300 };
     for _ in 0..8 {
         let permits = rng.u32(1..=CAPACITY);

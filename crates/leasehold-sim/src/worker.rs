@@ -74,8 +74,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Records a request in the history for every name for which the turn's hold excludes other
-    /// holds.
+    /// For every name for which the turn's hold excludes other holds, records in the history that
+    /// the turn requests it.
     fn record(&self) -> Vec<Asked> {
         let names = self.subject().names(self.turn).into_iter();
         let asked = names.map(|(name, shares)| {
@@ -312,7 +312,7 @@ impl Taking<'_> {
         self.stage.violation(format!("{}: {what}", self.who));
     }
 
-    /// Checks that a call has ended in time.
+    /// Checks that a call has ended within its time limit.
     fn check_time(&self, patience: Ask, took: Duration) {
         if self.machine.life.has_paused() || self.turn.unpolled_percent > 0 {
             return;
@@ -371,8 +371,9 @@ impl Taking<'_> {
             }
             _ => match error.kind() {
                 ErrorKind::Lost => self.may_be_lost_by_conduct(),
-                // Here, a downgrade is part of an acquire. If the downgrade is dropped halfway, its
-                // undo can't tell the earlier writers what happened to the hold.
+                // Here, a downgrade is part of an acquire. If the downgrade is dropped halfway, the
+                // request that undoes it can't confirm the hold for the earlier writers to which it
+                // belonged before.
                 ErrorKind::OutcomeUnknown => {
                     self.subject() == Subject::Rw
                         && self.stage.any(|kind| kind == Kind::AcquireDropped)
@@ -406,13 +407,14 @@ impl Taking<'_> {
     /// Returns whether the turn's wait may end before the waiter gets a reply, because other
     /// waiters on its machine send their requests first.
     fn waits_too_short(&self) -> bool {
-        // If an acquire of a `RedLock` gets only some members, it releases them before it ends.
-        let steps_back_ms = if self.subject() == Subject::Red {
-            250
-        } else {
-            0
+        let round_trip_ms = self.stage.scenario.latency_ms * 2;
+        let answer_ms = match self.subject() {
+            // If an acquire of a `RedLock` gets only some members, it releases them before it ends.
+            Subject::Red => round_trip_ms + 250,
+            // A request for a turn asks for the server's time first, up to three times.
+            Subject::Slot => round_trip_ms * 4,
+            _ => round_trip_ms,
         };
-        let answer_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
         // Only one waiter at a time sends a request. If a waiter leaves without a reply, the next
         // waiter has waited just as long, and may not get a reply either.
         let in_front = self.leave_unanswered(answer_ms);
@@ -465,8 +467,8 @@ impl Taking<'_> {
         !guard.is_held()
     }
 
-    /// Checks that a hold whose work has stalled ends when the last lease ends that was requested
-    /// before the time limit for progress.
+    /// Checks that a hold whose work has stalled ends in time. It is not renewed after the time
+    /// limit for progress, so it ends at most one lease after this limit.
     fn check_stalled(&self, guard: &LockGuard, granted: Instant) {
         let Some(progress) = self.turn.progress.filter(|progress| progress.stalls) else {
             return;
@@ -573,7 +575,7 @@ impl Told {
 }
 
 /// Returns whether two guards belong to one hold. For guards of locks over several others, returns
-/// whether any of their members do.
+/// whether any of their members share a hold.
 fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
     let of_other = |member: &LockGuard| {
         let mut members = other.members().iter();
@@ -582,7 +584,8 @@ fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
     one.number() == other.number() || one.members().iter().any(of_other)
 }
 
-/// Returns the loss reason. For a lock over several others, returns the reason of the member.
+/// Returns the loss reason. For a lock over several others, returns the reason why its member was
+/// lost.
 fn of_the_member(reason: &LossReason) -> &LossReason {
     match reason {
         LossReason::Member { reason, .. } => of_the_member(reason),

@@ -46,7 +46,7 @@ impl<'a> Stage<'a> {
             Kind::Processes { processes, .. } => vec![(system, Place::Apart); processes],
             Kind::HandOver => vec![(system, Place::Apart); 2],
             // In these scenarios, the memory of the client's process is measured. In a process that
-            // is used for an earlier measurement, the growth would not be visible.
+            // was already used for an earlier measurement, the growth would not be visible.
             Kind::Held { .. } | Kind::Line { .. } => vec![(system, Place::Apart)],
         };
         let mut stage = Self {

@@ -10,11 +10,12 @@ use crate::duration;
 
 const SHOW_HELP: &str = "\
 show recognises locks of every kind, groups, semaphores and latches, including those of Redisson. \
-Some kinds look alike, because they have the same keys: a plain, a fenced and a spin lock; an \
-unused semaphore and a latch that Redisson has set. Clients of leasehold report who they are, \
-since when they hold a lock, and what they wait for. These reports are up to 20s late; the end of \
-a wait is reported within seconds. Clients of Redisson report nothing. But show also counts the \
-connections that listen for a release, and these include Redisson's.
+Some kinds look alike, because they have the same keys: a plain, a fenced and a spin lock; a \
+semaphore of which no permit with a lease is in use, and a latch that Leasehold has not set, \
+opened or deleted within the last hour. Clients of leasehold report who they are, since when they \
+hold a lock, and what they wait for. These reports are up to 20s late; the end of a wait is \
+reported within seconds. Clients of Redisson report nothing. But show also counts the connections \
+that listen for a release, and these include Redisson's.
 
 With --json, show prints one object:
   name            the name
@@ -43,9 +44,9 @@ With --blocked-by, show also prints what the holders wait for: the client that h
 waiting for another name, and the client that holds that name for a third one. Each name is \
 printed once. Circles, in which clients wait for each other, are printed at the end, the shortest \
 first. A client that waits for several names is never part of a circle. In a circle, the task that \
-holds one name and the task that waits for the other may still be unrelated. show does not follow \
-a hold that is kept (a ticket, --min-hold or keep_for). It looks at up to 100 names, with 10 \
-holders each.
+holds one name and the task that waits for the next name may still be unrelated. show does not \
+follow a hold that is kept (a ticket, --min-hold or keep_for). It looks at up to 100 names, with \
+10 holders each.
 
 With --blocked-by and --json, show prints one object:
   name     the name
@@ -57,9 +58,10 @@ With --blocked-by and --json, show prints one object:
   cut      true if show has not followed all holders
 
 Exit codes: 0 for success; 1 (only with --exit-code) when no client holds the name, no permit with \
-a lease is in use, the latch is open, or the key is a count above 0; 65 when show does not know \
-the kind of the key; 69 when no server answered; 77 when the server refused; 78 when a local file \
-can't be read.
+a lease is in use, the latch is open, or the key is a number above 0 \
+(the free permits of a semaphore, or the count of a latch that Leasehold has not set, opened or \
+deleted within the last hour); 65 when show does not know the kind of the key; 69 when no server \
+answered; 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold show nightly
@@ -121,14 +123,15 @@ pub(crate) struct Ls {
     /// Show only names of this kind
     ///
     /// lock: plain, fair, fenced and spin locks; rw: read-write locks; group: groups of locks;
-    /// permits: semaphores with leases that have permits in use; count: semaphores without leases,
-    /// latches of Redisson, and numbers of other programs; latch: latches.
+    /// permits: semaphores with leases, while permits are in use; latch: latches that Leasehold
+    /// set, opened or deleted within the last hour; count: all other semaphores and latches, and
+    /// numbers that other programs store.
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
     pub(crate) kind: Option<KindOfName>,
 
     /// Show only names held for longer than this
     ///
-    /// Names whose clients do not report the time are left out.
+    /// Names whose holders do not report when they acquired them are left out.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) older_than: Option<Duration>,
 
@@ -146,11 +149,11 @@ pub(crate) enum KindOfName {
     Rw,
     /// Groups of locks
     Group,
-    /// Semaphores with leases that have permits in use
+    /// Semaphores with leases, while permits are in use
     Permits,
-    /// Semaphores without leases, Redisson's latches, and numbers of other programs
+    /// All other semaphores and latches, and numbers that other programs store
     Count,
-    /// Latches
+    /// Latches that Leasehold set, opened or deleted within the last hour
     Latch,
 }
 
@@ -174,8 +177,9 @@ pub(crate) struct Top {
     /// Show only names of this kind
     ///
     /// lock: plain, fair, fenced and spin locks; rw: read-write locks; group: groups of locks;
-    /// permits: semaphores with leases that have permits in use; count: semaphores without leases,
-    /// latches of Redisson, and numbers of other programs; latch: latches.
+    /// permits: semaphores with leases, while permits are in use; latch: latches that Leasehold
+    /// set, opened or deleted within the last hour; count: all other semaphores and latches, and
+    /// numbers that other programs store.
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
     pub(crate) kind: Option<KindOfName>,
 
@@ -262,10 +266,10 @@ when it gets a signal, or after the time of --for.
                          the new value
   LEASEHOLD_CHANGE_JSON  the line of --json
 
-watch runs one CMD at a time, and waits for its end. Then it continues with the changes from the \
-last printed state to the present state. If CMD fails, watch prints a message on stderr and \
-continues. A signal that ends watch is passed on to CMD, and watch waits for its end. Another \
-signal kills CMD.
+watch runs one CMD at a time, and waits until it ends. Then watch continues with the changes from \
+the last printed state to the present state. If CMD fails, watch prints a message on stderr and \
+continues. A signal that ends watch is passed on to CMD, and watch waits until CMD has ended. \
+Another signal kills CMD.
 
 Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered the first \
 query; 77 when the server refused; 78 when a local file can't be read.

@@ -13,8 +13,9 @@ use crate::duration;
 pub(crate) struct Progress {
     /// Lose the lock after TIME without progress
     ///
-    /// leasehold then no longer renews the lock. Before the lease ends, it ends the command as
-    /// after any other loss. Progress before that starts the renewals again.
+    /// leasehold then stops renewing the lock. Before the lease ends, it ends the command, or does
+    /// what --on-loss says. If the command makes progress before leasehold starts to end it, the
+    /// renewals start again.
     #[arg(hide_short_help = true, long = "progress-within", value_name = "TIME", value_parser = duration::parse,
         allow_hyphen_values = true, requires = "progress_source")]
     pub(crate) within: Option<Duration>,

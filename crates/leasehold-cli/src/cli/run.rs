@@ -43,7 +43,8 @@ not run, leasehold says nothing and exits with 0, or with the number of --confli
 --wait, leasehold waits, and runs the command if the other machine dies. All runs of a name must \
 use the same slots; a run with other slots exits with 78. `leasehold show NAME` shows the last \
 run, and --again repeats it or changes the slots. A run reports on stderr how many slots were \
-missed before it. --once ID does the same for schedulers that know the time of the run.
+missed before it. --once ID does the same with an ID in place of a slot, for schedulers that know \
+the time of the run.
 
 --resume TICKET continues a hold that `leasehold hold --ticket` has acquired, on this machine or \
 another one. The lock is not free in between, and only one command gets the ticket. With a ticket \
@@ -59,12 +60,13 @@ release` frees the lock earlier. --min-hold works with locks that are a single k
 
 --progress-within TIME renews the lock only while the command makes progress. With --progress-file \
 FILE, each change of the file's modification time is progress. With --progress-output, anything \
-that the command writes is progress, even if it is not a full line. The command then writes to pipes, and a \
-program that sees no terminal may buffer its output: start it with `stdbuf -oL`, or use \
---progress-file. When the command ends, leasehold copies the rest of its output, and processes \
+that the command writes is progress, even if it is not a full line. The command then writes to \
+pipes, and a program that sees no terminal may buffer its output: start it with `stdbuf -oL`, or \
+use --progress-file. When the command ends, leasehold copies the rest of its output, and processes \
 that the command has left running can no longer write. If the command makes no progress for TIME, \
-leasehold says so, and no longer renews the lock. Then leasehold ends the command before the lease \
-ends, as after any other loss, and exits with 70. Progress before that starts the renewals again.
+leasehold says so, and stops renewing the lock. Before the lease ends, it ends the command, or \
+does what --on-loss says, and exits with 70. If the command makes progress before leasehold starts \
+to end it, the renewals start again.
 
 With --json, leasehold reports on stderr in JSON, one object per line. Each object has `event` and \
 `name`. These are the events and their other fields:
@@ -97,9 +99,10 @@ the lock away, the command gets TERM at the next renewal, and KILL after the gra
 CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environment.
 
 If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped \
-(STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease ends. \
-The command gets only KILL with --on-loss kill or exec, and after Ctrl-Z at a terminal, because \
-Ctrl-Z also stops the command. A helper process, `leasehold run-deadman`, sends these signals.
+(STOP), it can't renew the lock. The command then gets TERM a quarter of the grace time later than \
+otherwise, and KILL before the lease ends. The command gets only KILL with --on-loss kill or exec, \
+and after Ctrl-Z at a terminal, because Ctrl-Z also stops the command. A helper process, \
+`leasehold run-deadman`, sends these signals.
 
 All these signals reach the command's process group, including the processes that it starts in the \
 background. They do not reach processes that have left the group (daemons, setsid, jobs of an \
@@ -333,7 +336,7 @@ pub(crate) struct Wanted {
 
     /// Also hold this lock (repeatable)
     ///
-    /// The command runs only when it has all of these locks.
+    /// leasehold acquires all of these locks, or none.
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
     pub(crate) also: Vec<String>,
 
@@ -384,9 +387,9 @@ pub(crate) struct Wanted {
 
     /// Keep the lock blocked for TIME after a failover
     ///
-    /// No client gets the lock in this time. It also counts after a restart of the server. TIME
-    /// must be at least the longest lease, and the same in every client that uses the name. The
-    /// guard can't be used with a cluster or with Redisson.
+    /// No client gets the lock in this time. A restart of the server counts as a failover, too.
+    /// TIME must be at least the longest lease, and the same in every client that uses the name.
+    /// This option can't be used with a cluster or with Redisson.
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,
 

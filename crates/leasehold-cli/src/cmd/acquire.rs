@@ -17,7 +17,7 @@ use crate::duration;
 use crate::output::Shown;
 use crate::signals::Signals;
 
-pub(super) use holding::{Holding, VARIABLES, as_ms, unix_ms};
+pub(super) use holding::{Holding, VARIABLES, as_ms, unix_ms, utc};
 pub(super) use in_the_way::{KEPT, next_holder};
 pub(super) use ticket::{invalid as invalid_ticket, ticket_of};
 pub(super) use turn::{as_json as turn_as_json, told as told_turn};

@@ -12,7 +12,7 @@ pub(super) struct Told {
     /// The value of `change` in JSON.
     pub(super) word: &'static str,
     pub(super) text: String,
-    /// The further keys and values in JSON.
+    /// The other keys and values in JSON.
     pub(super) values: Vec<(&'static str, Value)>,
 }
 

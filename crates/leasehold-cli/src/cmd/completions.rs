@@ -39,7 +39,7 @@ pub(crate) async fn completions(shell: Shell) -> Result<Exit, Failure> {
 }
 
 /// Marks each argument that is the name of a lock. The mark is clap's hint for the name of a user,
-/// which no argument has.
+/// which no other argument uses.
 fn hinted(command: Command) -> Command {
     let below = command.get_subcommands().map(|below| below.get_name());
     let below: Vec<_> = below.map(str::to_owned).collect();
@@ -63,9 +63,11 @@ fn with_names(shell: Shell, script: &str) -> String {
         Shell::Zsh => {
             let functions = include_str!("completions/names.zsh");
             let script = script.replace(":_users'", ":_leasehold_names'");
-            // The shell calls `_leasehold`, which is among the functions.
+            // Rename clap's function: the shell calls `_leasehold`, which is now among the added
+            // functions.
             let script = script.replacen("\n_leasehold() {", "\n_leasehold_options() {", 1);
-            // The first line is for the shell, and the last lines call a function.
+            // Insert the functions before the last lines, which call one of them. The first line
+            // must stay first, because the shell reads it.
             let last = "if [ \"$funcstack[1]\" = \"_leasehold\" ]; then";
             script.replace(last, &format!("{functions}\n{last}"))
         }
@@ -82,7 +84,7 @@ pub(crate) async fn names(args: Names, server: Server) -> Result<Exit, Failure> 
 
 async fn list(begun: &str, server: Server) -> Result<Exit, Failure> {
     let client = server.connect(None).await?;
-    let mut names = client.list(&pattern(begun));
+    let mut names = client.list(pattern(begun));
     let mut left = MOST_NAMES;
     while left > 0
         && let Some(listed) = names.next().await

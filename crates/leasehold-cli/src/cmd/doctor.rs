@@ -121,7 +121,7 @@ fn as_text(place: Place, servers: &[ServerFacts], findings: &[Finding]) -> Strin
             finding.advice
         );
         if let Some(sentence) = finding.breaks {
-            let _ = write!(text, "\n  breaks  {sentence}");
+            let _ = write!(text, "\n  breaks  the promise \"{sentence}\"");
         }
     }
     if findings.is_empty() {

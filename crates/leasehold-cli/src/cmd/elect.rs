@@ -24,10 +24,11 @@ use crate::signals::Signals;
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// The time after which a command counts as stable, so that the next delay is short again.
 const STEADY: Duration = Duration::from_secs(10);
-/// The time after a HUP from which a command has survived it. For many programs, it means to read
-/// the configuration again.
+/// A command that still runs this long after a HUP has survived it. Many programs read their
+/// configuration again when they get a HUP.
 const SURVIVED: Duration = Duration::from_secs(10);
-/// The library lets other candidates lead for this long after a term.
+/// The time for which the library waits after a term before it requests the lead again, so that
+/// another candidate can lead.
 const LIBRARY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the command whenever this process leads, until a signal arrives. This is not a future, for
@@ -125,7 +126,7 @@ enum Stopped {
 }
 
 /// Waits until the candidate leads. Returns `None` if an outage has ended the wait: the caller then
-/// tries again. With `hurries`, it first asks without the pause of the library.
+/// tries again. With `hurries`, first requests the lead once without the library's pause.
 async fn stand(
     election: &Election,
     hurries: bool,
@@ -133,7 +134,7 @@ async fn stand(
 ) -> Result<Option<Holding>, Stopped> {
     let begun = Instant::now();
     let standing = async {
-        // A failure is reported by the wait, which lasts through an outage.
+        // If this fails, the wait below reports the failure, unless it was a short outage.
         match hurries {
             true => match election.try_stand().await {
                 Ok(Some(term)) => Ok(term),
@@ -164,8 +165,8 @@ async fn stand(
     }
 }
 
-/// Runs the command under the lead. Also returns the signal that ends this process, too: one that the
-/// command has not survived.
+/// Runs the command while this process leads. Also returns the signal after which this process must
+/// end: any signal that ends programs, except a HUP that the command has survived.
 async fn noting_signals(
     work: impl Future<Output = End>,
     told: &mut Signals,
@@ -225,8 +226,9 @@ async fn give_up(
         return Ok(None);
     }
     match end.exit {
-        // Shells use these codes for a command that can't be started, and so does `run-launch`.
-        Ok(exit @ Exit::Command(126 | 127)) => Ok(Some(exit)),
+        // The command can't be started here, so another attempt is useless. A command that runs may
+        // end with the same code.
+        Ok(exit @ Exit::Command(126 | 127)) if !end.began => Ok(Some(exit)),
         Ok(Exit::Command(code)) if code != 0 => {
             note(format_args!("the command has ended with {code}"));
             Ok(None)

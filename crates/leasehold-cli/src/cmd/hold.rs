@@ -1,6 +1,8 @@
 //! `leasehold hold`: holds a lock without a command, for scripts.
 
 use std::io::{self, IsTerminal as _};
+use std::pin::pin;
+use std::time::Duration;
 
 use leasehold::{Client, ErrorKind};
 use nix::errno::Errno;
@@ -22,6 +24,11 @@ use crate::signals::Signals;
 
 pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failure> {
     let name = name_of_lock(args.name.clone())?;
+    if args.ticket && output::is_discarded() {
+        return Err(Failure::usage(
+            "stdout is closed or discarded, so no program would read the ticket",
+        ));
+    }
     // Listen before the first request is sent. So if a signal arrives from now on, the lock is
     // released before this process ends.
     let mut signals = Signals::listen()?;
@@ -74,7 +81,10 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
     end
 }
 
-/// Prints a ticket of the hold, and leaves the lock locked.
+/// The time after a signal for which a ticket that is being printed may still be printed.
+const PRINTING_LIMIT: Duration = Duration::from_millis(100);
+
+/// Turns the hold into a ticket and prints the ticket. The lock stays locked.
 async fn hand_out(
     args: &Hold,
     client: &Client,
@@ -98,12 +108,18 @@ async fn hand_out(
         .to_string(),
         false => ticket.to_string(),
     };
+    let mut printing = pin!(output::more(shown));
     let is_read = tokio::select! {
-        is_read = output::more(shown) => is_read,
-        signal = signals.next() => {
-            let _ = unless_hurried(client.release_ticket(&ticket), signals).await;
-            return Ok(Exit::Signal(signal as i32));
-        }
+        biased;
+        is_read = &mut printing => is_read,
+        signal = signals.next() => match tokio::time::timeout(PRINTING_LIMIT, printing).await {
+            // A program may have read the ticket, so the lock stays locked.
+            Ok(is_read) => is_read,
+            Err(_) => {
+                let _ = unless_hurried(client.release_ticket(&ticket), signals).await;
+                return Ok(Exit::Signal(signal as i32));
+            }
+        },
     };
     if matches!(is_read, Ok(true)) {
         return Ok(Exit::Success);

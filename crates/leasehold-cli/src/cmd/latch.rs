@@ -67,14 +67,16 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
     }
 }
 
-/// Returns whether the latch exists, open or not. A latch that was never set also counts as open,
-/// but its name may be wrong.
+/// Returns whether the latch exists, open or not. Returns `false` for a latch that was never set or
+/// was opened over an hour ago. Such a latch counts as open, but a note asks the user to check its
+/// name. With `must_exist`, this is an error instead. If the query fails, returns `true`, or, with
+/// `must_exist`, the error.
 async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool, Failure> {
     match client.peek(name).await {
         Ok(seen) if seen.found == Found::Nothing => {}
         Ok(seen) => return is_not_foreign(name, &seen, "latch").map(|()| true),
         Err(error) if must_exist => return Err(error.into()),
-        // A wait survives an outage.
+        // The wait that follows survives an outage.
         Err(_) => return Ok(true),
     }
     let shown = Shown(name);

@@ -1,9 +1,8 @@
 //! `leasehold leader`: shows the leader of an election.
 
-use std::time::UNIX_EPOCH;
-
 use serde_json::json;
 
+use super::acquire::utc;
 use super::{name_to_look_at, until_signal};
 use crate::cli::Leader as Args;
 use crate::exit_code::Exit;
@@ -53,18 +52,13 @@ fn line(as_json: bool, leader: Option<&leasehold::Leader>) -> String {
         // A foreign program may have set a payload with line breaks.
         return output::Shown(payload.unwrap_or(&leader.id)).to_string();
     }
-    let since = leader
-        .since
-        .and_then(|since| since.duration_since(UNIX_EPOCH).ok());
     json!({
         "id": leader.id,
         "label": leader.label,
         "host": leader.host,
         "payload": leader.payload,
         "token": leader.token,
-        "since": leader.since.filter(|_| since.is_some()).map(|since| {
-            humantime::format_rfc3339_millis(since).to_string()
-        }),
+        "since": leader.since.map(utc),
     })
     .to_string()
 }

@@ -219,8 +219,8 @@ pub(super) fn in_line(info: &NameInfo) -> u64 {
     info.waiting.len() as u64 + info.more_waiting
 }
 
-/// Returns the number of waiters in the queue. Without any, returns `+` and the number of
-/// connections that listen.
+/// Returns the number of waiters in the queue. If the queue is empty, returns the number of
+/// connections that listen, in the form `+3`, or `-` for none and `?` if it is unknown.
 pub(super) fn waiting(info: &NameInfo) -> String {
     match (in_line(info), info.listening) {
         (0, None) => "?".to_owned(),
@@ -235,8 +235,7 @@ pub(super) struct Holder<'a> {
     pub(super) id: &'a str,
     pub(super) client: Option<&'a ClientInfo>,
     held_for: Option<Duration>,
-    /// Whether no client renews the hold, because its holder has left it to the server for a time
-    /// (`keep_for`).
+    /// Whether the server keeps the hold for a time (`keep_for`), and no client renews it.
     pub(super) kept: bool,
 }
 
@@ -386,7 +385,7 @@ struct Progress {
 impl Progress {
     fn new() -> Self {
         let mut tick = interval(Duration::from_millis(200));
-        // Without a delay, progress would flicker when names arrive fast.
+        // Delay missed ticks. Otherwise, progress would flicker when names arrive fast.
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             shows: is_watched() && io::stderr().is_terminal(),

@@ -58,7 +58,7 @@ const FOR_COMMANDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The sub-commands that the page of another one names.
+/// For each sub-command, the related sub-commands that its page names.
 const BESIDE: &[(&str, &[&str])] = &[
     ("run", &["hold", "set-limit", "show"]),
     ("hold", &["run"]),
@@ -111,7 +111,7 @@ pub(super) fn visible(command: &Command) -> Command {
 }
 
 fn visible_below(command: &Command, globals: &[&Arg]) -> Command {
-    // Never freed: a command's name must be `'static`, and the program ends soon.
+    // The string is never freed: a command's name must be `'static`, and the program ends soon.
     let name: &'static str = command.get_name().to_owned().leak();
     let own: Vec<_> = command.get_arguments().collect();
     let is_new = |global: &&&Arg| own.iter().all(|one| one.get_id() != global.get_id());
@@ -140,7 +140,7 @@ fn visible_below(command: &Command, globals: &[&Arg]) -> Command {
 
 /// Writes a page for leasehold and for each sub-command, or prints the page of leasehold.
 pub(crate) async fn man(folder: Option<&Path>) -> Result<Exit, Failure> {
-    // Built from the top, so that each sub-command gets its full name.
+    // Build from the top, so that each sub-command gets its full name.
     let command = visible(&cli::command()).disable_help_subcommand(true);
     let mut command = command.mut_subcommands(|below| below.disable_help_subcommand(true));
     command.build();

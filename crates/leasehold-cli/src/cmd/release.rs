@@ -31,8 +31,7 @@ struct Hold {
     who: Option<String>,
     /// Number of the client's guards that share the hold, if the client reports it.
     guards: Option<u32>,
-    /// Whether no client renews the hold, because its holder has left it to the server for a time
-    /// (`keep_for`).
+    /// Whether the server keeps the hold for a time (`keep_for`), and no client renews it.
     kept: bool,
 }
 
@@ -55,8 +54,7 @@ impl Hold {
         }
     }
 
-    /// Describes, in words for a sentence, a hold that its holder has left to the server for a
-    /// time.
+    /// Describes, in words for a sentence, a hold that the server keeps for a time.
     fn kept(&self) -> String {
         let left = match self.ttl {
             Ttl::Left(left) => format!(" for another {}", duration::shown(left)),

@@ -81,7 +81,8 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
         },
     };
     check_min_hold(args)?;
-    // Only the main thread may receive the terminal's stop signal, and no thread of the runtime.
+    // Of all threads, only the main thread may receive the terminal's stop signal, so the runtime's
+    // threads start with the signal blocked.
     terminal::hold_back_stops(true);
     let runtime = runtime()?;
     terminal::hold_back_stops(false);
@@ -284,6 +285,7 @@ fn start<'a>(
     deadman.guard(group.id());
     terminal.hand_over_at_start(&group);
     group.begin();
+    guard.command_begins();
     output::event(Event::Started, &task.name, || {
         vec![("pid", group.id().as_raw().into())]
     });
@@ -304,16 +306,17 @@ fn start<'a>(
     }))
 }
 
-/// The shortest rest of `--min-hold` that can be left to the server.
+/// The shortest time for which the server can keep the lock after the command.
 const SHORTEST_REST: Duration = Duration::from_millis(10);
 
-/// Returns the rest of `--min-hold` that is left to the server, at least [`SHORTEST_REST`].
+/// Returns the rest of `--min-hold`, for which the server keeps the lock, at least
+/// [`SHORTEST_REST`]. `None` if nothing is left of it.
 fn rest_of(least: Duration, held: Duration) -> Option<Duration> {
     let rest = least.saturating_sub(held);
     (!rest.is_zero()).then(|| rest.max(SHORTEST_REST))
 }
 
-/// Releases the lock, or leaves it to the server for the rest of `--min-hold`, however the command
+/// Releases the lock, or makes the server keep it for the rest of `--min-hold`, however the command
 /// has ended.
 async fn give_back(
     job: &Job<'_>,
@@ -409,7 +412,7 @@ fn lost_before_the_end(
     }
 }
 
-/// Reports who has the lost lock now, if the servers answer within a second.
+/// Reports which client has the lock after its loss, if the servers answer within a second.
 async fn tell_next_holder(job: &Job<'_>, clients: &[Client]) {
     const LIMIT: Duration = Duration::from_secs(1);
     let names = std::iter::once(&job.task.name).chain(&job.args.wanted.also);

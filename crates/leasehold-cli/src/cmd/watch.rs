@@ -42,7 +42,7 @@ async fn end(mut child: Child, signal: i32) -> Result<(), Failure> {
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     let tell_group = |signal| {
         if let Some(id) = id {
-            // Fails only if the command has ended.
+            // This fails only if the command has ended.
             let _ = killpg(Pid::from_raw(id), signal);
         }
     };
@@ -131,7 +131,8 @@ async fn report(args: &Watch, name: &str, told: &Told, running: &Running) -> Res
 fn shell(command: &OsString, name: &str, told: &Told, json: &str) -> Command {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).stdin(Stdio::null());
-    // A group of its own, so that a signal reaches each process of the command, and reaches it once.
+    // Start a new group, so that a signal reaches each process of the command, and reaches it only
+    // once.
     shell.process_group(0);
     shell.env("LEASEHOLD_NAME", name);
     shell.env("LEASEHOLD_CHANGE", told.word);

@@ -4,7 +4,7 @@ use std::thread;
 
 use leasehold_testkit::{Cluster, RedisServer, eventually};
 
-use crate::support::{BINARY, LIMIT, done, leasehold, leasehold_at, server, start};
+use crate::support::{BINARY, LIMIT, done, leasehold, leasehold_at, server, set_password, start};
 
 #[test]
 fn password_is_read_from_a_file_that_changes() {
@@ -313,21 +313,7 @@ fn user_of_the_url_logs_in() {
 #[test]
 fn refused_credentials_that_become_valid_keep_the_lock() {
     let server = server();
-    let set_password = |password: &str| {
-        let rule = format!(">{password}");
-        let user = [
-            "ACL",
-            "SETUSER",
-            "app",
-            "on",
-            "resetpass",
-            &rule,
-            "+@all",
-            "~*",
-            "&*",
-        ];
-        server.command(&user).expect("the server runs");
-    };
+    let set_password = |password| set_password(&server, password);
     set_password("right");
     let url = format!("redis://app:right@127.0.0.1:{}", server.port());
     let mut run = leasehold();

@@ -136,6 +136,22 @@ fn missing_command_ends_the_candidate() {
     done(command.args(["elect", "x"])).expect_code(2);
 }
 
+/// A tool that the command calls may be missing, too.
+#[test]
+fn command_that_ends_with_127_is_started_again() {
+    let server = server();
+    let mut elect = start(&mut elect(
+        &server,
+        &["--restart-delay", "1ms"],
+        "echo leads; exit 127",
+    ));
+    for _ in 0..3 {
+        elect.until("leads");
+    }
+    elect.signal(Signal::SIGTERM);
+    elect.done();
+}
+
 #[test]
 fn killed_leader_is_replaced() {
     let server = server();

@@ -3,8 +3,8 @@
 use leasehold_testkit::{Proxy, RedisServer, Strike, eventually};
 use nix::sys::signal::Signal;
 
-use crate::support::start;
 use crate::support::{Done, LIMIT, Running, done, leasehold, leasehold_at, run_script, server};
+use crate::support::{delete_job, start};
 
 /// Runs a command that ends at once.
 fn limited(server: &RedisServer, limit: &str) -> Done {
@@ -184,7 +184,7 @@ fn limit_is_compared_without_asking_who_the_clients_are() {
 fn removed_limit_admits_no_further_commands() {
     let server = server();
     let holders = [running(&server, "2"), running(&server, "2")];
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     limited(&server, "2")
         .expect_code(78)
         .expect_on_stderr("was removed while commands ran under it (still running: 2)")

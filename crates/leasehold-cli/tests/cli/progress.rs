@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _, pipe};
 use std::process::{Command, Stdio};
 
-use leasehold_testkit::{RedisServer, eventually};
+use leasehold_testkit::{Proxy, RedisServer, eventually};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -21,9 +21,9 @@ const SOON: [&str; 5] = [
     "500ms",
     "--progress-output",
 ];
-/// Without progress, the lock is lost after four seconds. A busy machine delays a report by less
+/// Without progress, the lock is lost after eight seconds. A busy machine delays a report by less
 /// than three.
-const OFTEN: [&str; 4] = ["--lease", "1s", "--progress-within", "3s"];
+const OFTEN: [&str; 4] = ["--lease", "5s", "--progress-within", "3s"];
 /// Prints a dot without a line end, for six seconds.
 const DOTS: &str = "i=0; while [ $i -lt 30 ]; do printf .; i=$((i+1)); sleep 0.2; done";
 const HANGS: &str = "echo held; exec sleep 300";
@@ -135,12 +135,12 @@ fn progress_before_the_end_starts_the_renewals_again() {
     let options = [
         "--json",
         "--lease",
-        "1m",
+        "15s",
         "--progress-within",
         "1s",
         "--progress-output",
     ];
-    let script = "echo held; read line; echo again; read line";
+    let script = "echo held; read line; while :; do echo again; sleep 0.1; done";
     let mut run = held(&server, &options, script);
     eventually("the stall is told", LIMIT, || {
         run.has_told(r#""event":"stalled""#)
@@ -150,7 +150,8 @@ fn progress_before_the_end_starts_the_renewals_again() {
     eventually("the end of the stall is told", LIMIT, || {
         run.has_told(r#""event":"progressing""#)
     });
-    let done = run.done().expect_code(1);
+    run.signal(Signal::SIGTERM);
+    let done = run.done().expect_code(143);
     let stalled = done.stderr.lines().find(|line| line.contains("stalled"));
     let stalled: Value = serde_json::from_str(stalled.expect("an event")).expect("JSON");
     assert!(
@@ -159,6 +160,26 @@ fn progress_before_the_end_starts_the_renewals_again() {
     );
     // The test runs after the year 2020.
     assert!(stalled["last_progress_ms"].as_u64() > Some(1_577_836_800_000));
+}
+
+#[test]
+fn progress_that_is_too_late_for_a_renewal_is_not_told_as_one() {
+    let server = server();
+    let proxy = Proxy::to(server.port());
+    let options = ["--lease", "6s", "--progress-within", "1s"];
+    let options = [&["--json"], &options[..], &["--progress-output"]].concat();
+    let script = "echo held; read line; echo again; exec sleep 300";
+    let mut run = run_script(&server, &options, script);
+    let mut run = start(run.env("LEASEHOLD_URL", proxy.url()));
+    run.until("held");
+    eventually("the stall is told", LIMIT, || {
+        run.has_told(r#""event":"stalled""#)
+    });
+    proxy.hold(true);
+    run.say("go on");
+    run.until("again");
+    let done = run.done().expect_code(70);
+    assert!(!done.stderr.contains("progressing"), "{done}");
 }
 
 #[test]

@@ -8,8 +8,8 @@ use serde_json::Value;
 use leasehold_testkit::{RedisServer, eventually};
 
 use crate::support::{
-    Done, LIMIT, STUBBORN_CHILD, Trace, done, is_alive, is_free, leasehold_at, processes,
-    run_script, server, start,
+    Done, LIMIT, STUBBORN_CHILD, Trace, delete_job, done, is_alive, is_free, leasehold_at,
+    processes, run_script, server, start,
 };
 
 /// Returns how much of the lease of `job` remains on the server.
@@ -250,7 +250,7 @@ fn loss_that_the_release_finds_has_a_reason() {
             "echo held; read end; exit 3",
         ));
         run.until("held");
-        server.command(&["DEL", "job"]).expect("the server runs");
+        delete_job(&server);
         let done = run.done().expect_code(code);
         let reason = "it was removed on the server";
         let says = format!("has ended, but the lock `job` was lost before that: {reason}");

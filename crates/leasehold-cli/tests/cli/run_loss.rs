@@ -6,7 +6,8 @@ use leasehold_testkit::eventually;
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    LIMIT, STUBBORN_CHILD, done, is_alive, is_free, leasehold_at, run_script, server, start,
+    LIMIT, STUBBORN_CHILD, delete_job, done, is_alive, is_free, leasehold_at, run_script, server,
+    start,
 };
 
 /// A lease that is renewed so often that a loss is noticed soon, even if a busy machine misses a
@@ -21,7 +22,7 @@ fn command_is_ended_when_the_key_is_deleted() {
     let script = "trap 'echo told; exit 0' TERM; echo held; sleep 300 & wait";
     let mut run = start(&mut run_script(&server, &options, script));
     run.until("held");
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     run.until("told");
     run.done()
         .expect_code(70)
@@ -37,7 +38,7 @@ fn command_ignoring_sigterm_is_killed_after_grace() {
     let mut run = start(&mut run_script(&server, &options, script));
     run.until("held");
     let grandchild = run.line().parse().expect("a process id");
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     let deleted = Instant::now();
     run.done()
         .expect_code(70)
@@ -52,7 +53,7 @@ fn lost_lock_kills_surviving_grandchildren() {
     let options = ["--lease", "3s", "--grace", "300ms"];
     let mut run = start(&mut run_script(&server, &options, STUBBORN_CHILD));
     let grandchild = run.line().parse().expect("a process id");
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     run.done().expect_code(70);
     eventually("the grandchild is gone", LIMIT, || !is_alive(grandchild));
 }
@@ -66,7 +67,7 @@ fn command_is_ended_when_another_holds_the_lock() {
         "echo held; exec sleep 300",
     ));
     run.until("held");
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     let another = "7e57c0de-0000-4000-8000-000000000000:1";
     let theirs = ["HSET", "job", another, "1"];
     server.command(&theirs).expect("the server runs");
@@ -87,7 +88,7 @@ fn who_has_a_lost_lock_is_named() {
     let options = ["--lease", "20s", "--grace", "10s"];
     let mut run = start(run_script(&server, &options, script).env("GO", &go));
     run.until("held");
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     let mut next = leasehold_at(&server);
     let mut next = start(next.args(["--label", "billing", "hold", "job"]));
     next.until("held");
@@ -138,7 +139,7 @@ fn stopped_command_is_ended_too() {
     let script = "echo $$; kill -STOP $$; echo never";
     let mut run = start(&mut run_script(&server, &SHORT, script));
     let pid = run.line().parse().expect("a process id");
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     let done = run.done().expect_code(70);
     assert_eq!(done.stdout, "");
     assert!(!is_alive(pid));
@@ -152,7 +153,7 @@ fn stopped_command_gets_its_grace_period() {
     let script = "trap 'echo told; exit 0' TERM; echo held; kill -STOP $$; echo never";
     let mut run = start(&mut run_script(&server, &options, script));
     run.until("held");
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     // A stopped command gets the TERM only when it continues.
     run.until("told");
     run.done().expect_code(70);

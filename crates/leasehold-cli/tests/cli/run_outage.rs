@@ -6,7 +6,7 @@ use leasehold_testkit::{Proxy, RedisServer, Reply, Strike, eventually};
 use nix::sys::signal::Signal;
 
 use crate::support::{LIMIT, Running, Trace, done, expect_nothing_runs, is_free, leasehold};
-use crate::support::{is_alive, run_script, send, server, start};
+use crate::support::{is_alive, run_script, send, server, set_password, start};
 
 /// A lease whose last part is long enough for a kill, even on a busy machine.
 const LEASE: &str = "5s";
@@ -67,20 +67,7 @@ fn password_that_changes_in_its_file_costs_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("password");
     let set_password = |password: &str| {
-        let rule = format!(">{password}");
-        let user = [
-            "ACL",
-            "SETUSER",
-            "app",
-            "on",
-            "resetpass",
-            &rule,
-            "+@all",
-            "~*",
-            "&*",
-        ];
-        let set = server.command(&user).expect("the server runs");
-        assert_eq!(set, Reply::Text("OK".into()));
+        set_password(&server, password);
         std::fs::write(&file, format!("{password}\n")).expect("written");
     };
     set_password("old");

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use leasehold_testkit::RedisServer;
 
-use crate::support::{BINARY, is_free, leasehold_at, run_script, server, start_telling};
+use crate::support::{
+    BINARY, delete_job, is_free, leasehold_at, run_script, server, start_telling,
+};
 
 /// Returns `leasehold run`, started by a shell that redirects or closes streams.
 fn in_shell(server: &RedisServer, redirections: &str) -> Command {
@@ -64,7 +66,7 @@ fn story_that_nobody_reads_changes_no_exit_code() {
                 .args(["sh", "-c", "echo held; exec sleep 300"]);
             let mut run = start_telling(&mut run, stderr());
             run.until("held");
-            server.command(&["DEL", "job"]).expect("the server runs");
+            delete_job(&server);
             run.done().expect_code(70);
             let mut run = leasehold_at(&server);
             run.args(options).args(["job", "--", "nosuchcmd"]);

@@ -1,14 +1,26 @@
 //! `leasehold run --slot` and `--once`.
 
+use std::sync::LazyLock;
+use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
-use leasehold_testkit::{RedisServer, eventually};
+use leasehold_testkit::{Proxy, RedisServer, Strike, eventually};
 use nix::sys::signal::Signal;
 
-use crate::support::{Done, LIMIT, done, is_free, leasehold_at, run_script, server, start};
+use crate::support::{
+    Done, LIMIT, Running, done, is_free, leasehold, leasehold_at, run_script, server, start,
+};
 
-/// A slot that lasts longer than a test, and whose boundary is far away.
-const SLOT: [&str; 2] = ["--slot", "365d"];
+/// A slot that began a day or two ago, and lasts for most of a year.
+static SLOT: LazyLock<[&str; 4]> =
+    LazyLock::new(|| ["--slot", "365d", "--offset", offset(1).leak()]);
+
+/// Returns the offset of slots of 365 days, one of which began this number of days ago.
+fn offset(days_ago: u64) -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let days = since.expect("after 1970").as_secs() / (24 * 3600);
+    format!("{}d", (days - days_ago) % 365)
+}
 
 fn slot(server: &RedisServer, more: &[&str], script: &str) -> Done {
     done(&mut run_script(server, &[&SLOT[..], more].concat(), script))
@@ -62,7 +74,11 @@ fn runner_has_the_label_that_was_given() {
 #[test]
 fn second_run_is_told_that_the_first_still_runs() {
     let server = server();
-    let mut first = start(&mut run_script(&server, &SLOT, "echo runs; read end; true"));
+    let mut first = start(&mut run_script(
+        &server,
+        &SLOT[..],
+        "echo runs; read end; true",
+    ));
     first.until("runs");
     slot(&server, &["--json"], "echo ran")
         .expect_code(0)
@@ -133,7 +149,6 @@ fn id_runs_once() {
 fn job_is_told_which_slot_it_is_for() {
     let server = server();
     let script = "echo $LEASEHOLD_SLOT $LEASEHOLD_MISSED $LEASEHOLD_ONCE";
-    // 365 days after 1970 is the next multiple of the period, and so on.
     let told = slot(&server, &[], script).expect_code(0).stdout;
     let (slot, missed) = told.trim().split_once(' ').expect("two words");
     assert!(slot.ends_with("T00:00:00Z"), "{told}");
@@ -199,18 +214,18 @@ fn done_job_runs_again_on_request() {
 #[test]
 fn repeated_job_waits_for_the_one_that_runs() {
     let server = server();
-    for (period, at_begin, code) in [
-        ("365d", "0", 0),
-        ("365d", "failed", 3),
-        ("1d", "changed", 0),
+    for (slot, at_begin, code) in [
+        (&SLOT[..], "0", 0),
+        (&SLOT[..], "failed", 3),
+        (&["--slot", "1d"], "changed", 0),
     ] {
         server
             .command(&["DEL", "leasehold:{job}:slot"])
             .expect("a reply");
         let script = format!("echo runs; read end; exit {code}");
-        let mut first = start(&mut run_script(&server, &SLOT, &script));
+        let mut first = start(&mut run_script(&server, &SLOT[..], &script));
         first.until("runs");
-        let again = ["--slot", period, "--again", "--json"];
+        let again = [slot, &["--again", "--json"]].concat();
         let refused = done(&mut run_script(&server, &again, "echo ran"));
         let refused = refused.expect_code(0);
         assert_eq!(refused.expect_on_stderr("running_elsewhere").stdout, "");
@@ -226,11 +241,11 @@ fn repeated_job_waits_for_the_one_that_runs() {
         first.done().expect_code(code);
         assert_eq!(waiter.line(), "ran", "{at_begin}");
         waiter.done().expect_code(0);
-        let next = done(&mut run_script(&server, &["--slot", period], "echo ran"));
+        let next = done(&mut run_script(&server, slot, "echo ran"));
         let next = next.expect_code(0);
         // Once: the next run without `--again` finds the job done. After a change of the slots, the
         // nearest slot may not have begun yet.
-        if period == SLOT[1] {
+        if slot == &SLOT[..] {
             assert_eq!(next.stdout, "", "{at_begin}");
         }
     }
@@ -261,7 +276,8 @@ fn repeated_jobs_run_one_after_the_other() {
 fn command_that_is_not_found_leaves_the_slot_to_other_hosts() {
     let server = server();
     let mut missing = leasehold_at(&server);
-    missing.args(["run", SLOT[0], SLOT[1], "job", "--", "/no/such/command"]);
+    missing.arg("run").args(&SLOT[..]);
+    missing.args(["job", "--", "/no/such/command"]);
     done(&mut missing).expect_code(127);
     assert_eq!(
         slot(&server, &[], "echo ran").expect_code(0).stdout,
@@ -306,7 +322,11 @@ fn start_that_is_far_from_its_slot_is_reported() {
 #[test]
 fn wait_for_a_turn_is_reported() {
     let server = server();
-    let mut first = start(&mut run_script(&server, &SLOT, "echo runs; read end; true"));
+    let mut first = start(&mut run_script(
+        &server,
+        &SLOT[..],
+        "echo runs; read end; true",
+    ));
     first.until("runs");
     let options = [&SLOT[..], &["--json", "--wait", "60s"]].concat();
     let waiter = start(&mut run_script(&server, &options, "echo ran"));
@@ -325,9 +345,9 @@ fn plain_holder_is_not_reported_as_a_turn() {
     let server = server();
     let mut plain = start(&mut run_script(&server, &[], "echo runs; read end; true"));
     plain.until("runs");
-    slot(&server, &["-v"], "echo ran")
+    slot(&server, &[], "echo ran")
         .expect_code(0)
-        .expect_on_stderr("which has no turn");
+        .expect_on_stderr("its holder has no turn");
     plain.close_stdin();
     plain.done().expect_code(0);
 }
@@ -411,24 +431,58 @@ fn next_run_reports_a_job_that_never_ended() {
 fn slot_of_a_clock_that_was_ahead_is_reported_until_a_run_by_hand() {
     let server = server();
     slot(&server, &[], "true").expect_code(0);
-    let later = (newest(&server) + 3).to_string();
-    server
-        .command(&["HSET", RECORD, "slot", &later])
-        .expect("a reply");
-    let skipped = slot(&server, &[], "echo ran").expect_code(0);
-    assert_eq!(skipped.stdout, "");
-    skipped.expect_on_stderr("the server's clock was ahead");
+    let now = newest(&server);
+    for slots_ahead in [1, 2, 1 << 40] {
+        let later = (now + slots_ahead).to_string();
+        server
+            .command(&["HSET", RECORD, "slot", &later])
+            .expect("a reply");
+        let skipped = slot(&server, &[], "echo ran").expect_code(0);
+        assert_eq!(skipped.stdout, "");
+        skipped.expect_on_stderr("the server's clock was ahead");
+        show(&server).expect_code(0);
+    }
     let again = slot(&server, &["--again"], "echo ran").expect_code(0);
     assert_eq!(again.stdout, "ran\n");
-    assert!(newest(&server).to_string() < later);
+    assert!(newest(&server) <= now);
     let silent = slot(&server, &[], "true").expect_code(0);
     assert!(!silent.stderr.contains("ahead"), "{silent}");
+}
+
+/// The server answers only when the next slot is nearest.
+#[test]
+fn run_during_an_outage_keeps_the_slot_of_its_start() {
+    let server = server();
+    // Start in the second quarter of a slot, so that half of the slot is soon over.
+    let now_ms = || {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.expect("after 1970").as_millis()
+    };
+    let since_slot = || now_ms() % 8000;
+    while !(1000..1500).contains(&since_slot()) {
+        sleep(Duration::from_millis(20));
+    }
+    let slot_ms = now_ms() - since_slot();
+    server.kill().expect("the server runs");
+    let options = ["--slot", "8s", "--json"];
+    let run = start(&mut run_script(&server, &options, "true"));
+    while since_slot() < 4500 && now_ms() < slot_ms + 8000 {
+        sleep(Duration::from_millis(20));
+    }
+    server.restart().expect("the server starts");
+    run.done()
+        .expect_code(0)
+        .expect_on_stderr(&format!(r#""slot_ms":{slot_ms}"#));
 }
 
 #[test]
 fn run_by_hand_is_told_who_runs() {
     let server = server();
-    let mut first = start(&mut run_script(&server, &SLOT, "echo runs; read end; true"));
+    let mut first = start(&mut run_script(
+        &server,
+        &SLOT[..],
+        "echo runs; read end; true",
+    ));
     first.until("runs");
     slot(&server, &["--again"], "echo ran")
         .expect_code(0)
@@ -459,11 +513,10 @@ fn lock_of_another_kind_has_no_other_slots() {
 #[test]
 fn offset_is_suggested_for_a_job_that_starts_far_from_its_slot() {
     let server = server();
-    let told = slot(&server, &[], "true").expect_code(0).stderr;
-    // The boundary of a year of 365 days is near for half of the time.
-    let Some((_, offset)) = told.split_once("use --offset ") else {
-        return;
-    };
+    // The slot before began half a year ago, and the next one begins in half a year.
+    let far = ["--slot", "365d", "--offset", &offset(182)];
+    let told = done(&mut run_script(&server, &far, "true")).expect_code(0);
+    let (_, offset) = told.stderr.split_once("use --offset ").expect("advice");
     let offset = offset.trim();
     let options = ["--slot", "365d", "--again", "--offset", offset];
     done(&mut run_script(&server, &options, "true")).expect_code(0);
@@ -485,4 +538,60 @@ fn options_of_other_turns_are_refused() {
     }
     let zero = ["--slot", "365d", "--offset", "0s"];
     done(&mut run_script(&server, &zero, "true")).expect_code(0);
+}
+
+/// No other run does the job of this id, so the scheduler has to start it again.
+#[test]
+fn job_of_another_id_is_busy() {
+    let server = server();
+    let mut first = run_script(&server, &["--once", "a"], "echo runs; read end; true");
+    let mut first = start(&mut first);
+    first.until("runs");
+    for refused in [&["--once", "b"][..], &["--once", "b", "--no-wait"]] {
+        let refused = done(&mut run_script(&server, refused, "echo ran")).expect_code(75);
+        assert_eq!(refused.stdout, "");
+        refused.expect_on_stderr("is not free");
+    }
+    let same = done(&mut run_script(&server, &["--once", "a"], "echo ran")).expect_code(0);
+    assert_eq!(same.stdout, "");
+    first.close_stdin();
+    first.done().expect_code(0);
+    let second = done(&mut run_script(&server, &["--once", "b"], "echo ran")).expect_code(0);
+    assert_eq!(second.stdout, "ran\n");
+}
+
+/// Starts a run of a slot behind a proxy.
+fn run_behind(proxy: &Proxy, options: &[&str]) -> Running {
+    let mut run = leasehold();
+    run.env("LEASEHOLD_URL", proxy.url());
+    run.arg("run").args(&SLOT[..]).args(options);
+    start(run.args(["job", "--", "echo", "ran"]))
+}
+
+/// The server has drawn the token, but its answer is lost.
+#[test]
+fn fenced_turn_survives_a_lost_token() {
+    let server = server();
+    let proxy = Proxy::to(server.port());
+    let lost = proxy.cut_after_next(b"fenced.draw\r\n");
+    let run = run_behind(&proxy, &["--fenced"]);
+    assert_eq!(run.done().expect_code(0).stdout, "ran\n");
+    assert!(lost.fired());
+}
+
+/// The server has granted the turn, but the run can't learn this.
+#[test]
+fn grant_that_the_run_did_not_learn_of_is_not_denied() {
+    let server = server();
+    let proxy = Proxy::to(server.port());
+    proxy.strike_next(b"slot.begin\r\n", Strike::HoldReply);
+    let run = run_behind(&proxy, &["--outage-timeout", "3s"]);
+    eventually("the server has granted the turn", LIMIT, || {
+        !is_free(&server)
+    });
+    proxy.refuse(true);
+    proxy.cut();
+    let gives_up = run.done().expect_code(69);
+    assert_eq!(gives_up.stdout, "");
+    gives_up.expect_on_stderr("may have run");
 }

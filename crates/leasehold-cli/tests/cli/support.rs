@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::{RedisServer, eventually};
+use leasehold_testkit::{RedisServer, Reply, eventually};
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{FlowArg, tcflow};
@@ -50,6 +50,20 @@ pub(crate) fn leasehold_at(server: &RedisServer) -> Command {
     let mut command = leasehold();
     command.env("LEASEHOLD_URL", server.url());
     command
+}
+
+/// Creates the user `app`, which may use everything, or changes its password.
+pub(crate) fn set_password(server: &RedisServer, password: &str) {
+    let password = format!(">{password}");
+    let user = ["ACL", "SETUSER", "app", "on", "resetpass", &password];
+    let user = [&user[..], &["+@all", "~*", "&*"]].concat();
+    let set = server.command(&user).expect("the server runs");
+    assert_eq!(set, Reply::Text("OK".into()));
+}
+
+/// Deletes the key of the lock `job`, so that its holder loses the lock.
+pub(crate) fn delete_job(server: &RedisServer) {
+    server.command(&["DEL", "job"]).expect("the server runs");
 }
 
 /// Returns `leasehold run` of a shell script, with these options and the name `job`.

@@ -1,13 +1,14 @@
 //! Tickets on the command line.
 
 use std::fs::File;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use leasehold_testkit::{RedisServer, eventually};
+use leasehold_testkit::{Proxy, RedisServer, eventually};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Done, LIMIT, Running, done, full_pipe, is_free, is_writing, leasehold_at, start,
+    Done, LIMIT, Running, done, full_pipe, is_free, is_writing, leasehold, leasehold_at, start,
 };
 
 /// Prints a ticket of the lock `job`.
@@ -163,6 +164,37 @@ fn ticket_that_is_not_read_is_released() {
     }
 }
 
+/// A closed stdout is the null device for the program.
+#[test]
+fn ticket_is_not_written_where_no_program_reads_it() {
+    let server = server();
+    for words in [
+        "exec \"$0\" hold --ticket job >&-",
+        "exec \"$0\" hold --ticket job >/dev/null",
+    ] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", words, env!("CARGO_BIN_EXE_leasehold")]);
+        shell.env("LEASEHOLD_URL", server.url());
+        done(&mut shell)
+            .expect_code(2)
+            .expect_on_stderr("no program would read the ticket");
+        assert!(is_free(&server));
+    }
+}
+
+#[test]
+fn ticket_of_permits_has_no_options_of_locks() {
+    let server = server();
+    let line = ticket(&server, &["--limit", "2"]);
+    for options in [&["--fenced"][..], &["--replicas", "1"], &["--on-disk"]] {
+        let options = [&["--resume", &line], options].concat();
+        run(&server, &options, "true")
+            .expect_code(2)
+            .expect_on_stderr("is only for locks");
+    }
+    run(&server, &["--resume", &line], "true").expect_code(0);
+}
+
 #[test]
 fn wrong_tickets_are_refused() {
     let server = server();
@@ -185,4 +217,20 @@ fn wrong_tickets_are_refused() {
 
 fn server() -> RedisServer {
     crate::support::server()
+}
+
+/// The outage is longer than the library repeats a request.
+#[test]
+fn resume_waits_for_the_end_of_an_outage() {
+    let server = server();
+    let ticket = ticket(&server, &["--lease", "60s"]);
+    let proxy = Proxy::to(server.port());
+    proxy.refuse(true);
+    let mut run = leasehold();
+    run.env("LEASEHOLD_URL", proxy.url());
+    run.args(["run", "--resume", &ticket, "job", "--", "echo", "ran"]);
+    let run = start(&mut run);
+    std::thread::sleep(Duration::from_secs(5));
+    proxy.refuse(false);
+    assert_eq!(run.done().expect_code(0).stdout, "ran\n");
 }

@@ -2,14 +2,14 @@
 //! after Ctrl-S.
 
 use std::io::Read as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use leasehold_testkit::{Proxy, RedisServer, eventually};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    LIMIT, Running, full_pipe, is_free, is_writing, leasehold_at, run_script, server, start,
-    start_telling, still_terminal,
+    LIMIT, Running, delete_job, full_pipe, is_free, is_writing, leasehold_at, run_script, server,
+    start, start_telling, still_terminal,
 };
 
 const STDOUT: i32 = 1;
@@ -25,6 +25,15 @@ fn expect_writes(run: &Running, descriptor: i32) {
     eventually("it has something to say", LIMIT, || {
         is_writing(run.pid(), descriptor)
     });
+}
+
+/// Starts a command whose output nothing reads, and expects that a signal ends it.
+fn expect_end_by_signal(command: &mut Command) {
+    let child = command.stderr(Stdio::null()).spawn();
+    let run = Running::of(child.expect("the binary starts"));
+    expect_writes(&run, STDOUT);
+    run.signal(Signal::SIGTERM);
+    run.done().expect_code(143);
 }
 
 #[test]
@@ -64,7 +73,7 @@ fn lost_lock_ends_the_command_gently_without_a_reader() {
     let options = ["--lease", "9s"];
     let mut run = start_telling(&mut run_script(&server, &options, script), stderr);
     run.until("held");
-    server.command(&["DEL", "job"]).expect("the server runs");
+    delete_job(&server);
     run.until("told");
     run.done().expect_code(70);
 }
@@ -123,16 +132,8 @@ fn signals_end_what_writes_to_a_full_stdout() {
         &["hold", "other"],
     ] {
         let (_reader, stdout) = full_pipe();
-        let child = leasehold_at(&server)
-            .args(words)
-            .stdin(Stdio::null())
-            .stdout(stdout)
-            .stderr(Stdio::null())
-            .spawn();
-        let run = Running::of(child.expect("the binary starts"));
-        expect_writes(&run, STDOUT);
-        run.signal(Signal::SIGTERM);
-        run.done().expect_code(143);
+        let mut command = leasehold_at(&server);
+        expect_end_by_signal(command.args(words).stdin(Stdio::null()).stdout(stdout));
     }
 }
 
@@ -141,16 +142,8 @@ fn signals_end_a_picture_on_a_terminal_that_stands_still() {
     let server = server();
     let (_other_side, terminal) = still_terminal();
     let end = || terminal.try_clone().expect("a second one");
-    let child = leasehold_at(&server)
-        .arg("top")
-        .stdin(end())
-        .stdout(end())
-        .stderr(Stdio::null())
-        .spawn();
-    let run = Running::of(child.expect("the binary starts"));
-    expect_writes(&run, STDOUT);
-    run.signal(Signal::SIGTERM);
-    run.done().expect_code(143);
+    let mut top = leasehold_at(&server);
+    expect_end_by_signal(top.arg("top").stdin(end()).stdout(end()));
 }
 
 #[test]

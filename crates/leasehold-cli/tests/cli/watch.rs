@@ -161,7 +161,7 @@ fn command_runs_for_each_change() {
 fn signal_ends_the_command_too() {
     let server = server();
     // The shell has a child, and a signal to the shell alone would leave the child behind.
-    let script = "trap 'echo told; exit' TERM; echo runs; sleep 300 & wait; sleep 300";
+    let script = "trap 'echo told; exit' TERM; echo runs; sleep 120 & wait; sleep 120";
     let words = ["watch", "--exec", script, "job"];
     let mut watch = start(leasehold_at(&server).args(words));
     watch.until("runs");

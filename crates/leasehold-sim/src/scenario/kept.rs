@@ -19,7 +19,7 @@ impl Scenario {
         }
     }
 
-    /// Gives some holds a minimum time, in one other history of six.
+    /// Gives some holds a minimum time, in one history of six, which is chosen independently.
     pub(super) fn draw_least(&mut self) {
         let mut rng = own_rng(self.seed, 0x4C45);
         if rng.u32(0..6) > 0 || !self.may_keep() {
@@ -28,7 +28,7 @@ impl Scenario {
         let subject = self.subject;
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
             let passes_on = matches!(turn.end, End::Ticket(_));
-            if subject.has_least(turn) && !passes_on && rng.u32(0..3) == 0 {
+            if subject.can_be_kept(turn) && !passes_on && rng.u32(0..3) == 0 {
                 // The minimum time may be shorter or longer than the lease.
                 turn.least_ms = Some(rng.u64(10..1500));
                 (turn.fixed_lease_ms, turn.max_hold_ms) = (None, None);

@@ -18,7 +18,8 @@ impl Scenario {
         for worker in &mut self.workers {
             worker.acknowledged = all || rng.bool();
         }
-        // In a failover, holds that do not need a replica's confirmation are lost.
+        // In a failover, holds that do not need a replica's confirmation may be lost. So a failover
+        // is drawn only if all holds need it.
         let kind = if all && rng.bool() {
             Kind::FailedOver
         } else {

@@ -43,8 +43,9 @@ impl Subject {
             .map_or(Belief::NotHeld, |left| Belief::Held(*left))
     }
 
-    /// Returns each hold in a guard, together with each operator's client whose server may have it.
-    /// An id belongs to one client, and so to one server. The other servers do not have it.
+    /// Returns every pair of an operator's client and a hold in the guard, because any of the
+    /// servers may have the hold. The id of a hold belongs to one client, and so to one server. The
+    /// other servers do not have the hold.
     fn holds<'a>(
         self,
         operators: &'a [Client],

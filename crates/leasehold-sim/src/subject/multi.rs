@@ -12,8 +12,8 @@ pub(super) const NAMES: [&str; 3] = ["x", "y", "z"];
 
 /// The members that a turn's number chooses.
 struct Choice {
-    /// The names in the order in which the call has them, each with whether the turn locks it as a
-    /// reader.
+    /// The names in the order in which the call has them. The flag says whether the turn locks the
+    /// name as a reader.
     names: Vec<(&'static str, bool)>,
     fenced: bool,
 }
@@ -37,7 +37,7 @@ impl Choice {
     }
 }
 
-/// Returns each name with whether other holders can share its hold.
+/// Returns each name, and whether other holders can share the hold of that name.
 pub(super) fn names(turn: &Turn) -> Vec<(&'static str, bool)> {
     Choice::of(turn).names
 }

@@ -40,6 +40,8 @@ pub(super) fn way(turn: &Turn) -> Way {
 pub(crate) struct OneWay {
     lock: RwLock,
     way: Way,
+    /// The minimum hold time of a turn that only writes.
+    least: Option<Duration>,
 }
 
 pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Wanted {
@@ -58,7 +60,8 @@ pub(super) fn lock(client: &Client, wish: &Wish<'_>, name: &str) -> Wanted {
         lock = lock.prefer_writers(false);
     }
     let way = way(wish.turn);
-    Wanted::OneWay(OneWay { lock, way })
+    let least = wish.turn.least_ms.map(Duration::from_millis);
+    Wanted::OneWay(OneWay { lock, way, least })
 }
 
 impl OneWay {
@@ -81,10 +84,14 @@ impl OneWay {
     }
 
     async fn write(&self, ask: Ask) -> Result<Option<LockGuard>> {
+        let mut lock = self.lock.write_lock();
+        if let Some(least) = self.least {
+            lock = lock.min_hold(least);
+        }
         let guard = match ask {
-            Ask::Acquire => self.lock.write().await.map(Some)?,
-            Ask::Try => self.lock.try_write().await?,
-            Ask::For(ms) => self.lock.try_write_for(Duration::from_millis(ms)).await?,
+            Ask::Acquire => lock.acquire().await.map(Some)?,
+            Ask::Try => lock.try_acquire().await?,
+            Ask::For(ms) => lock.try_acquire_for(Duration::from_millis(ms)).await?,
         };
         Ok(guard.map(Into::into))
     }

@@ -52,7 +52,7 @@ impl Terms {
     }
 }
 
-/// Observes the election on a machine until the history ends.
+/// Observes the election from machine `number`, until the simulated history ends.
 pub(crate) async fn observe(stage: Arc<Stage>, number: usize) {
     let poll = Duration::from_millis(stage.scenario.observer_poll_ms());
     let client = &stage.machines[number].clients[0];
@@ -70,7 +70,8 @@ pub(crate) async fn observe(stage: Arc<Stage>, number: usize) {
         if let Some(leader) = &leader {
             check_seen(&stage, number, leader, &mut greatest);
         }
-        // A holder without a token and payload may be granted the lock again under the same id.
+        // A holder without a token and payload may be granted the lock again under the same id, so
+        // its state may be shown twice.
         let announces = leader.as_ref().is_none_or(|leader| leader.token.is_some());
         let before = stage.terms.state().shown.insert(number, leader.clone());
         if announces && before == Some(leader) {
@@ -154,7 +155,7 @@ impl Taking<'_> {
         if let Err(error) = election.lead_until(sleep(until), work).await {
             self.check_error("acquire", &error);
         }
-        // It resigns before it returns.
+        // `lead_until` resigns before it returns.
         let limit = until + REPLY_LIMIT * 3 + ROUNDING;
         if asked.elapsed() > limit && !self.machine.life.has_paused() {
             self.violation("leads for longer than it was told");

@@ -113,7 +113,7 @@ impl Taking<'_> {
         resumes.then(|| self.stage.tickets.take()).flatten()
     }
 
-    /// Returns whether a fault may let a ticket be resumed twice, or make its lock free.
+    /// Returns whether a fault may let a ticket be resumed twice, or free its lock early.
     fn may_be_forgotten(&self) -> bool {
         self.stage.any(Kind::ends_the_promise)
     }

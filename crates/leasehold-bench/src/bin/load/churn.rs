@@ -40,7 +40,8 @@ impl Churn {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
         // The leases are too long to be renewed during the run. If the watchdog did not forget a
-        // hold at its release, it would keep the hold until a renewal is due.
+        // hold at its release, it would keep the hold until a renewal is due, and the memory would
+        // grow.
         let client = Client::builder().lease(HOUR);
         let one = client.connect(&server.url()).await?;
         let other = client.connect(&server.url()).await?;

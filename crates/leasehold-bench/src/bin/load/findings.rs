@@ -13,7 +13,7 @@ use leasehold_bench::server::number;
 
 /// The broken promises of one load. Figures are printed immediately.
 #[derive(Debug, Default)]
-#[must_use = "nobody learns of a violation without the verdict"]
+#[must_use = "only the verdict reports violations"]
 pub(crate) struct Findings {
     violations: Vec<String>,
 }

@@ -1,5 +1,5 @@
 //! Loads with many waiters, processes, holds or names. Each load starts its own server, prints its
-//! measurements, and checks the promises. It exits with 1 if a promise was broken.
+//! measurements, and checks the promises. The program exits with 1 if a promise was broken.
 #![allow(clippy::print_stdout, reason = "a program that prints figures")]
 
 mod churn;

@@ -44,8 +44,8 @@ impl Waiters {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        // With this lease, only a wake-up can wake a waiter. If a wake-up is lost, neither a poll
-        // nor the end of the lease wakes the waiter in time.
+        // With this lease and this poll interval, only a message can wake a waiter. If a message is
+        // lost, neither a poll nor the end of the lease wakes the waiter in time.
         let client = Client::builder().lease(HOUR).connect(&server.url()).await?;
         let lock = client.lock(NAME).poll_interval(HOUR);
         // This loads the script, so that a round includes only the cost of the waiters.
@@ -141,7 +141,8 @@ async fn line_up(lock: Lock) -> Waiting {
     let mut waiter: Served = Box::pin(async move {
         let guard = lock.acquire().await?;
         let from = monotonic_ns();
-        // If the lock could be granted to the next task too early, this would happen now.
+        // Let the other tasks run: if the lock could be granted to the next task too early, that
+        // would happen now.
         tokio::task::yield_now().await;
         let seen = Seen::at_release(asked, from, &guard);
         guard.release().await?;

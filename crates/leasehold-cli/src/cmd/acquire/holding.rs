@@ -98,6 +98,13 @@ impl Holding {
         matches!(self, Self::Turn(..))
     }
 
+    /// Notes that the command has begun.
+    pub(in crate::cmd) fn command_begins(&self) {
+        if let Self::Turn(turn, _) = self {
+            turn.set_begun(true);
+        }
+    }
+
     pub(in crate::cmd) fn valid_until(&self) -> Instant {
         match self {
             Self::Lock(guard) => guard.valid_until(),
@@ -163,7 +170,7 @@ impl Holding {
         }
     }
 
-    /// Releases the hold, or leaves it to the server for the time `keep_for`. The end of a turn
+    /// Releases the hold, or makes the server keep it for the time `keep_for`. The end of a turn
     /// records the exit code.
     pub(in crate::cmd) async fn end(self, keep_for: Option<Duration>, code: u8) -> Result<()> {
         match (self, keep_for) {
@@ -207,7 +214,13 @@ pub(in crate::cmd) const VARIABLES: [&str; 4] = [
 
 /// Formats a time in UTC, to the millisecond if it is not a whole second.
 pub(in crate::cmd) fn utc(time: SystemTime) -> String {
-    humantime::format_rfc3339(time).to_string()
+    // The last second that `humantime` can format. A record may have any number.
+    const LAST: u64 = 253_402_300_799;
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) if since.as_secs() <= LAST => humantime::format_rfc3339(time).to_string(),
+        Ok(_) => "a time after the year 9999".to_owned(),
+        Err(_) => "a time before 1970".to_owned(),
+    }
 }
 
 /// Returns a time in milliseconds since the Unix epoch, for JSON.

@@ -8,7 +8,7 @@ use crate::cmd::show::text::who;
 use crate::duration;
 use crate::output::Shown;
 
-/// The words for a hold that its holder has left to the server for a time.
+/// The words for a hold that the server keeps for a time, without renewals.
 pub(in crate::cmd) const KEPT: &str = "kept without renewal (a ticket, --min-hold or keep_for)";
 
 /// The holder that blocks an acquire.

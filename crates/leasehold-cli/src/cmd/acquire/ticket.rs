@@ -8,7 +8,7 @@ use leasehold::{Acknowledgement, Client, Error, ErrorKind, Lock, LossReason, Res
 
 use super::holding::Holding;
 use super::wait::{Aborted, Waited, Waiting};
-use super::wanted::acknowledgement;
+use super::wanted::{acknowledgement, may_try_again};
 use super::{in_a_hurry, tidy, unless_hurried};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -17,7 +17,7 @@ use crate::output::Shown;
 use crate::signals::Signals;
 
 impl Waiting<'_> {
-    /// Resumes the hold of a ticket, unless a signal arrives before.
+    /// Resumes the hold of a ticket, unless a signal arrives first.
     pub(in crate::cmd) async fn until_resumed(
         self,
         ticket: &str,
@@ -27,6 +27,7 @@ impl Waiting<'_> {
             ticket = ticket_of(ticket) => ticket?,
             signal = signals.next() => return Ok(Waited::Ended(signal)),
         };
+        self.check_options(&ticket)?;
         let clients = self.connect()?;
         let holding = {
             let work = self.resume(&clients[0], ticket);
@@ -52,6 +53,25 @@ impl Waiting<'_> {
         }
     }
 
+    /// Fails if an option can't be used with a ticket of this kind.
+    fn check_options(&self, ticket: &Ticket) -> Result<(), Failure> {
+        if ticket.kind() != TicketKind::Permits {
+            return Ok(());
+        }
+        let options = [
+            (self.args.fenced, "--fenced"),
+            (self.args.replicas > 0, "--replicas"),
+            (self.args.on_disk, "--on-disk"),
+        ];
+        let Some((_, impossible)) = options.iter().find(|(is_set, _)| *is_set) else {
+            return Ok(());
+        };
+        Err(Failure::usage(format!(
+            "the ticket is for a permit of `{}`; {impossible} is only for locks",
+            Shown(ticket.name())
+        )))
+    }
+
     /// Resumes the hold, and draws a token if one is wanted. The future borrows nothing.
     fn resume(
         &self,
@@ -61,20 +81,20 @@ impl Waiting<'_> {
         let (client, name) = (client.clone(), self.name.to_owned());
         let (by, fenced) = (acknowledgement(self.args), self.args.fenced);
         let within = self.limits.progress_within;
+        let limit = match self.args.replicas > 0 || self.args.on_disk {
+            // If the new hold is not confirmed, the ticket is used up.
+            true => self.begun,
+            false => self.begun + self.args.outage_timeout,
+        };
         async move {
-            let (plain, fair) = (client.lock(&name), client.fair_lock(&name));
-            let (rw, permits) = (client.rw_lock(&name), client.expirable_semaphore(&name));
-            let resumed: Result<_> = match (ticket.kind(), within) {
-                (TicketKind::Permits, Some(within)) => {
-                    let permits = permits.progress_within(within).resume(&ticket).await;
-                    permits.map(Holding::Permit)
-                }
-                (TicketKind::Permits, None) => permits.resume(&ticket).await.map(Holding::Permit),
-                (TicketKind::Fair, _) => taken(fair, by, within, &ticket).await,
-                (TicketKind::Read, _) => taken(rw.read_lock(), by, within, &ticket).await,
-                (TicketKind::Write, _) => taken(rw.write_lock(), by, within, &ticket).await,
-                _ => taken(plain, by, within, &ticket).await,
-            };
+            let mut resumed = resumed(&client, &name, (by, within), &ticket).await;
+            // Until a request may have run, another one does no harm.
+            while let Err(error) = &resumed
+                && error.kind() == ErrorKind::Unavailable
+                && may_try_again(limit).await
+            {
+                resumed = self::resumed(&client, &name, (by, within), &ticket).await;
+            }
             match resumed {
                 Ok(holding) if fenced => Ok(holding.with_token().await?),
                 Ok(holding) => Ok(holding),
@@ -84,6 +104,28 @@ impl Waiting<'_> {
                 Err(error) => Err(error.into()),
             }
         }
+    }
+}
+
+/// Resumes the hold of a ticket, once.
+async fn resumed(
+    client: &Client,
+    name: &str,
+    (by, within): (Acknowledgement, Option<Duration>),
+    ticket: &Ticket,
+) -> Result<Holding> {
+    let (plain, fair) = (client.lock(name), client.fair_lock(name));
+    let (rw, permits) = (client.rw_lock(name), client.expirable_semaphore(name));
+    match (ticket.kind(), within) {
+        (TicketKind::Permits, Some(within)) => {
+            let permits = permits.progress_within(within).resume(ticket).await;
+            permits.map(Holding::Permit)
+        }
+        (TicketKind::Permits, None) => permits.resume(ticket).await.map(Holding::Permit),
+        (TicketKind::Fair, _) => taken(fair, by, within, ticket).await,
+        (TicketKind::Read, _) => taken(rw.read_lock(), by, within, ticket).await,
+        (TicketKind::Write, _) => taken(rw.write_lock(), by, within, ticket).await,
+        _ => taken(plain, by, within, ticket).await,
     }
 }
 
@@ -107,9 +149,10 @@ pub(in crate::cmd) fn invalid(ticket: &Ticket, error: &Error, so: &str) -> Failu
     let reason = match error.loss() {
         Some(LossReason::Expired) | None => "its lease has expired, or it was released".to_owned(),
         Some(LossReason::Taken { by }) => {
-            // The hold of the one who has used the ticket, or of the next holder.
+            // `by` is the hold that the ticket became when it was used, or the hold of a later
+            // holder.
             format!(
-                "it was used, or its lease has expired, and now {} has the lock",
+                "it was used, or its lease has expired; after that, {} had the lock",
                 Shown(by)
             )
         }

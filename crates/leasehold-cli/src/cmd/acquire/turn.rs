@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::holding::{Holding, as_ms, unix_ms, utc};
 use super::in_the_way::InTheWay;
 use super::wait::{Aborted, Waited, Waiting};
-use super::wanted::{BETWEEN_TRIES, Wanted, acknowledgement};
+use super::wanted::{Wanted, acknowledgement, may_try_again};
 use super::{in_a_hurry, tidy, unless_hurried};
 use crate::cli::Turns as Args;
 use crate::duration;
@@ -35,14 +35,21 @@ impl Waiting<'_> {
             true => Duration::ZERO,
             false => self.args.outage_timeout,
         };
-        let asked = args.clone();
+        let (asked, started, outage) = (args.clone(), self.begun, self.args.outage_timeout);
         let mut begin = Aborted::on_drop(async move {
             let begun = match wait {
-                Some(wait) => turns.begin_for(wait).await,
-                None => try_begin(&turns, patience).await,
+                Some(wait) => {
+                    let turns = turns.clone().requested_ago(started.elapsed());
+                    turns.begin_for(wait).await
+                }
+                None => try_begin(&client, &turns, started, patience).await,
             };
+            if let Ok(Begin::Run(turn)) = &begun {
+                // A signal may arrive before the command starts.
+                turn.set_begun(false);
+            }
             match begun {
-                Ok(Begin::Run(turn)) if fenced => drawn(turn).await,
+                Ok(Begin::Run(turn)) if fenced => drawn(turn, outage).await,
                 Ok(begun) => Ok(begun),
                 Err(error) => Err(refused(&client, turns.name(), &asked, error).await),
             }
@@ -58,12 +65,17 @@ impl Waiting<'_> {
         };
         let (event, info) = match begun {
             Ok(Begin::Run(turn)) => {
-                self.tell_times(&turn, args, self.begun.elapsed());
+                // A grant that this run did not learn of has not died.
+                let died = turn.died().filter(|died| !is_own(&clients[0], died));
+                self.tell_times(&turn, died.as_ref(), args);
                 let guard = Holding::Turn(Box::new(turn), args.once.clone());
                 self.tell_held(&guard);
                 return Ok(Waited::Held(clients, guard));
             }
-            Ok(Begin::Elsewhere(info)) if info.state == TurnState::HeldBack => {
+            // No other run does the job of this one.
+            Ok(Begin::Elsewhere(info))
+                if info.state == TurnState::HeldBack || has_another_id(&info, args) =>
+            {
                 self.tell_busy(&lock).await;
                 tidy(&clients).await;
                 return Ok(Waited::Busy);
@@ -111,11 +123,12 @@ impl Waiting<'_> {
     }
 
     /// Reports a turn that never ended, the slots that were missed, and a slot that is far away.
-    fn tell_times(&self, turn: &Turn, args: &Args, waited: Duration) {
-        let name = Shown(self.name);
-        // No client has reported it.
-        if let Some(died) = turn.died() {
-            note(format_args!("`{name}` {}", told(&died)));
+    fn tell_times(&self, turn: &Turn, died: Option<&TurnInfo>, args: &Args) {
+        let (name, waited) = (Shown(self.name), self.begun.elapsed());
+        // The client of that turn could not report this itself: it died, or could not reach the
+        // server.
+        if let Some(died) = died {
+            note(format_args!("`{name}` {}", told(died)));
         }
         if turn.missed() > 0 {
             let missed = slots_missed(turn.missed());
@@ -131,7 +144,7 @@ impl Waiting<'_> {
         };
         // If two hosts start the job halfway between two slots, each host may get one of the two
         // slots.
-        if distance > period / 4 && !args.again {
+        if distance > period / 4 && distance >= SHORTEST_DISTANCE && !args.again {
             let distance = duration::shown(Duration::from_secs(distance.as_secs()));
             note(format_args!(
                 "`{name}` started {distance} {which} its slot of {}; if it always starts at this time, use \
@@ -148,56 +161,91 @@ impl Waiting<'_> {
             return;
         }
         let name = Shown(self.name);
-        let slot_is_ahead = info.period.zip(info.slot).is_some_and(|(period, slot)| {
-            matches!(event, Event::DoneAlready) && slot > SystemTime::now() + period
-        });
-        // A job that died was reported by no client. With --again, a person waits for the job.
+        let is_over = matches!(event, Event::DoneAlready);
+        let is_running = info.state == TurnState::Running;
+        // With --again, a person waits for the job. Otherwise print nothing about a job that its own
+        // host reports, because cron mails each line.
         let is_asked_for = output::is_verbose() || again;
-        if info.state == TurnState::Died {
-            note(format_args!("`{name}` {}", told(info)));
-        } else if slot_is_ahead {
+        if is_over && info.is_ahead {
+            let first = match is_running {
+                true => "end it with `leasehold release`, and then ",
+                false => "",
+            };
             note(format_args!(
-                "`{name}` {}; the server's clock was ahead, so no slot before that one runs, unless you \
-                 run one with --again",
+                "`{name}` {}; the server's clock was ahead, so no slot before that one runs; to change \
+                 this, {first}run one with --again",
                 told(info)
             ));
-        } else if !is_asked_for {
-            // Print nothing, because cron mails each line.
-        } else if matches!(event, Event::DoneAlready) && info.state == TurnState::Running {
+        } else if info.state == TurnState::Died {
+            note(format_args!("`{name}` {}", told(info)));
+        } else if !is_over && info.began.is_none() {
+            let InTheWay { text, .. } = lock.in_the_way().await.unwrap_or_default();
+            note(format_args!("`{name}` is {text}; its holder has no turn"));
+        } else if is_asked_for && is_over && is_running {
             note(format_args!(
                 "`{name}`: the slot has ended, and the job of the next slot {}",
                 told(info)
             ));
-        } else if info.began.is_none() && matches!(event, Event::RunningElsewhere) {
-            let InTheWay { text, .. } = lock.in_the_way().await.unwrap_or_default();
-            note(format_args!("`{name}` is {text}, which has no turn"));
-        } else {
+        } else if is_asked_for {
             note(format_args!("`{name}` {}", told(info)));
         }
     }
 }
 
-/// Requests the turn once. During an outage, repeats the request for the time `patience`.
-async fn try_begin(turns: &Turns, patience: Duration) -> leasehold::Result<Begin> {
+/// The shortest distance between a run and its slot that is reported.
+const SHORTEST_DISTANCE: Duration = Duration::from_secs(2);
+
+/// Requests the turn once, for the slot that was nearest at `started`. During an outage, repeats the
+/// request for the time `patience`.
+async fn try_begin(
+    client: &Client,
+    turns: &Turns,
+    started: Instant,
+    patience: Duration,
+) -> leasehold::Result<Begin> {
     let limit = Instant::now() + patience;
+    let mut may_have_begun = None;
     loop {
-        match turns.try_begin().await {
-            Err(error) if error.is_transient() && Instant::now() + BETWEEN_TRIES < limit => {
-                tokio::time::sleep(BETWEEN_TRIES).await;
+        let turns = turns.clone().requested_ago(started.elapsed());
+        let error = match (turns.try_begin().await, may_have_begun.take()) {
+            // The server granted the turn to an earlier request of this run, whose answer was lost.
+            // The client gives it back in the background.
+            (Ok(Begin::Elsewhere(info) | Begin::Done(info)), Some(error))
+                if is_own(client, &info) =>
+            {
+                error
             }
-            begun => return begun,
+            // The outcome of an earlier request stays unknown, whatever the next errors are.
+            (Err(error), unknown) if error.is_transient() => unknown.unwrap_or(error),
+            (begun, _) => return begun,
+        };
+        if !may_try_again(limit).await {
+            return Err(error);
         }
+        may_have_begun = Some(error).filter(|it| it.kind() == ErrorKind::OutcomeUnknown);
     }
 }
 
-/// Draws the fencing token of a turn. Without it, the job does not begin.
-async fn drawn(turn: Turn) -> Result<Begin, Failure> {
-    match turn.fencing_token().await {
-        Ok(_) => Ok(Begin::Run(turn)),
-        Err(error) => {
+/// Returns whether a client has this turn.
+fn is_own(client: &Client, info: &TurnInfo) -> bool {
+    let hold = info.hold.strip_prefix(client.id());
+    hold.is_some_and(|rest| rest.starts_with(':'))
+}
+
+/// Draws the fencing token of a turn. During an outage, repeats this for the time `patience`.
+/// Without a token, the job does not begin.
+async fn drawn(turn: Turn, patience: Duration) -> Result<Begin, Failure> {
+    let limit = Instant::now() + patience;
+    loop {
+        let Err(error) = turn.fencing_token().await else {
+            return Ok(Begin::Run(turn));
+        };
+        // A repeated draw skips at most one token.
+        let is_repeatable = error.is_transient() && turn.is_held();
+        if !is_repeatable || !may_try_again(limit).await {
             // If this fails, the turn is open again when the lease has expired.
             let _ = turn.decline().await;
-            Err(error.into())
+            return Err(error.into());
         }
     }
 }
@@ -214,7 +262,7 @@ fn offset_of(time: SystemTime, period: Duration) -> String {
     let offset_ms = u64::try_from(offset_ms).unwrap_or(0) / unit_ms * unit_ms;
     format!(
         "--offset {}",
-        duration::exact(Duration::from_millis(offset_ms))
+        duration::compact(Duration::from_millis(offset_ms))
     )
 }
 
@@ -251,6 +299,11 @@ async fn refused(client: &Client, name: &str, args: &Args, error: Error) -> Fail
              change them, change all hosts, and run once with --again"
         ),
     )
+}
+
+/// Returns whether the turn that runs is not the requested one, because it has another id.
+fn has_another_id(info: &TurnInfo, args: &Args) -> bool {
+    info.began.is_some() && info.id != args.once
 }
 
 /// Returns the name of this machine.
@@ -333,5 +386,57 @@ pub(in crate::cmd) fn as_json(info: &TurnInfo) -> Vec<(&'static str, Value)> {
         ("ended_ms", unix_ms(info.ended).into()),
         ("exit_code", info.exit_code.into()),
         ("missed", info.missed.into()),
+        ("is_ahead", info.is_ahead.into()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::Embedded;
+    use leasehold::testing::{Fate, Step};
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// Begins a turn while the reply to the grant is lost. Each request that gives the grant back
+    /// takes ten seconds.
+    async fn begin_after_a_lost_grant(
+        lease: Duration,
+        at_most_once: bool,
+    ) -> leasehold::Result<Begin> {
+        let server = Embedded::new();
+        let builder = Client::builder().reply_timeout(400 * MS).presence(false);
+        let (client, network) = server
+            .client_over_network(&builder.lease(lease))
+            .expect("the settings are valid");
+        let start = Instant::now();
+        let mut begun = 0;
+        network.on_request(move |asked| {
+            let fate = Fate::delivered(MS, MS);
+            begun += u32::from(asked.step == Step::SlotBegin);
+            match asked.step {
+                Step::SlotBegin if begun == 1 => fate.reply_lost(),
+                Step::SlotFinish => Fate::delivered(MINUTE / 6, MS),
+                _ => fate,
+            }
+        });
+        let turns = client.lock("x").once_per(MINUTE * 60);
+        let turns = turns.at_most_once(at_most_once);
+        try_begin(&client, &turns, start, MINUTE).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn own_lost_grant_is_not_another_run() {
+        let begun = begin_after_a_lost_grant(MINUTE / 2, false).await;
+        assert!(matches!(begun, Ok(Begin::Run(_))), "{begun:?}");
+    }
+
+    /// The lease ends before the grant is given back.
+    #[tokio::test(start_paused = true)]
+    async fn own_lost_grant_is_not_a_run_that_died() {
+        let begun = begin_after_a_lost_grant(MINUTE / 10, true).await;
+        assert!(matches!(begun, Ok(Begin::Run(_))), "{begun:?}");
+    }
 }

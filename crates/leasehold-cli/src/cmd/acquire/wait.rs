@@ -197,7 +197,10 @@ impl<'a> Waiting<'a> {
             ),
             None => (
                 "is not free".to_owned(),
-                "; leave out --no-wait to wait for it",
+                match self.args.no_wait {
+                    true => "; leave out --no-wait to wait for it",
+                    false => "; use --wait to wait for it",
+                },
             ),
         };
         // If leasehold waits for itself, waiting longer would not help either.
@@ -223,7 +226,8 @@ impl<'a> Waiting<'a> {
 
 /// Work on the runtime's threads, aborted on drop. The runtime's threads block the terminal's stop
 /// signal, and so do the threads that they start to resolve host names. The main thread does not
-/// block this signal while it waits.
+/// block this signal while it waits, so threads that it started would not block the signal either.
+/// But once the command runs, every thread must block it: see `StopRequests`.
 pub(super) struct Aborted<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Aborted<T> {

@@ -26,6 +26,16 @@ const LONGEST_LEASE: Duration = Duration::from_secs(30);
 /// The pause between two tries while no server answers.
 pub(super) const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
+/// Waits before a request is repeated. Returns `false` at once if the next try would be after the
+/// limit.
+pub(super) async fn may_try_again(limit: Instant) -> bool {
+    let is_allowed = Instant::now() + BETWEEN_TRIES < limit;
+    if is_allowed {
+        tokio::time::sleep(BETWEEN_TRIES).await;
+    }
+    is_allowed
+}
+
 /// The limit of a wait.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
@@ -73,7 +83,8 @@ impl Wanted {
         let locks =
             parts.map(|(client, name)| settings.on(lock(client, args, name, limits.min_hold)));
         let lock = settings.as_one(args, locks.collect())?;
-        // This is set on the combined lock, so that each report counts for all of its parts.
+        // Set the time on the combined lock, so that each report of progress counts for all of its
+        // parts.
         let lock = match limits.progress_within {
             Some(within) => lock.progress_within(within),
             None => lock,
@@ -176,11 +187,12 @@ impl Settings {
         }
     }
 
-    /// Combines locks into one: the only lock itself, a `RedLock`, or a lock that holds all of
-    /// them.
+    /// Combines locks into one: into a `RedLock` with `--redlock`, otherwise into a lock that holds
+    /// all of them. A single lock is returned unchanged.
     fn as_one(&self, args: &Args, locks: Vec<AnyLock>) -> Result<AnyLock> {
         if !args.redlock.is_empty() {
-            // Other clients that use this lock expect the default. They learn of a longer lease.
+            // Other clients of this lock expect the default longest lease. If ours is longer, the
+            // library stores it on the servers, where the others read it.
             let longest = args.lease.max(LONGEST_LEASE);
             return Ok(self.on(RedLock::new(locks)?.longest_lease(longest)));
         }
@@ -281,8 +293,12 @@ impl Limited {
                 Ok(Some(there)) if there == i64::from(most) => return Ok(Ok(())),
                 Ok(Some(there)) => return Ok(Err(self.refused(there))),
                 Ok(None) if self.permits.try_set_permits(most).await? => {
+                    let commands = match most {
+                        1 => "1 command".to_owned(),
+                        most => format!("{most} commands"),
+                    };
                     note(format_args!(
-                        "`{}` had no limit; from now on, {most} commands can run at a time",
+                        "`{}` had no limit; from now on, {commands} can run at a time",
                         Shown(name)
                     ));
                     return Ok(Ok(()));

@@ -1,4 +1,4 @@
-# Completes the command after `--`, names of the server, and otherwise what clap knows.
+# Completes the command after `--` and the names on the server. Clap's function completes the rest.
 _leasehold_words() {
     local place
     for ((place = 1; place < COMP_CWORD; place++)); do

@@ -1,10 +1,10 @@
-# Lists the names of the server.
+# Lists the names on the server.
 function __fish_leasehold_names
     set -l words (commandline -opc)
     $words[1] complete -- $words[2..] (commandline -ct) 2>/dev/null
 end
 
-# Says whether the cursor is in the command after `--`.
+# Returns whether the cursor is in the command after `--`.
 function __fish_leasehold_in_command
     contains -- -- (commandline -opc)
 end

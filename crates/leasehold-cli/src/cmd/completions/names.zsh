@@ -1,4 +1,4 @@
-# Completes the command after `--`, and otherwise what clap knows.
+# Completes the command after `--`. Clap's function completes the words before it.
 _leasehold() {
     local -i dashes=${words[(i)--]}
     if (( dashes < CURRENT )); then
@@ -10,8 +10,8 @@ _leasehold() {
     fi
 }
 
-# Lists the names of the server. It reads the line itself, because the options of the connection are
-# before the words that this function is given.
+# Lists the names on the server. This function reads the line itself, because the words that it is
+# given lack the options of the connection, which are before them.
 (( $+functions[_leasehold_names] )) ||
 _leasehold_names() {
     local -a line names

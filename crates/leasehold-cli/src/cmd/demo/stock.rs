@@ -2,7 +2,8 @@
 //!
 //! The file contains the number of items left, and a line for each sale. A worker replaces the
 //! whole file, so a worker that is killed has written either the complete sale or nothing of it.
-//! Access to the file is blocking, because it has only a few hundred bytes, in a temporary folder.
+//! Access to the file is blocking, because the file has only a few hundred bytes, in a temporary
+//! folder.
 
 use std::fs;
 use std::io;

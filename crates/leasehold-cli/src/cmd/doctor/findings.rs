@@ -141,7 +141,7 @@ pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
         about: "acl",
         addresses: vec![address.into()],
         says: format!("your user can't use {kinds}: {said}"),
-        advice: "give the user the rule that this finding names (ACL SETUSER), or set `--name` to a name that the user is allowed to use".into(),
+        advice: "give the user the rule that this finding names (ACL SETUSER), with the names of your locks in place of leasehold-doctor, or set `--name` to a name that the user is allowed to use".into(),
         breaks: Some(promise::ACCESS),
     }
 }

@@ -9,7 +9,7 @@ pub(super) const WAKE_UPS: &str = "Every release wakes the waiters, and so does 
 pub(super) const ACCESS: &str = "When an ACL denies an operation, the error names the ACL rule that would allow it. A user with that rule can use every operation on the names that it covers.";
 pub(super) const MEMORY: &str =
     "Releasing, renewing and counting down work when the server is out of memory.";
-pub(super) const SERVERS: &str = "Leasehold handles the replies of every server that [servers.md](servers.md) names in the same way, even errors inside a script.";
+pub(super) const SERVERS: &str = "On every server that [servers.md](servers.md) lists, Leasehold handles replies in the same way, even errors inside a script.";
 pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if, before the lease ends, the server's name points to a server that has the hold.";
 pub(super) const SENTINELS: &str = "Behind sentinels, a failover ends neither a replicated hold nor a wait: calls, subscriptions and renewals go to the new master.";
 pub(super) const CLUSTER: &str = "In a cluster, operations survive a failover: calls and the waiters' subscriptions move to the new master.";

@@ -86,7 +86,7 @@ impl Group {
     }
 
     /// Returns the news, if there is any, and does not wait. After the command has ended, each call
-    /// reports this again.
+    /// reports the end again.
     pub(super) fn news(&self) -> Result<Option<News>, Failure> {
         let Some(status) = self.look(WaitIdOptions::NOHANG)? else {
             return Ok(None);
@@ -104,7 +104,7 @@ impl Group {
         Ok(exit.map(News::Ended))
     }
 
-    /// Checks whether the leader has ended or stopped. A later check finds the same again.
+    /// Checks whether the leader has ended or stopped. A later check finds the same event again.
     fn look(&self, how: WaitIdOptions) -> Result<Option<WaitIdStatus>, Failure> {
         let either = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         loop {
@@ -183,8 +183,8 @@ fn reap(id: Pid) {
     );
 }
 
-/// Returns whether orphans become children of this process. This is so if it is the first process
-/// of a container, or if it has asked the system for this.
+/// Returns whether orphans become children of this process. This is so in the first process of a
+/// container, and in a process that has asked the system for its orphans.
 pub(super) fn inherits_orphans() -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let is_subreaper = matches!(rustix::process::child_subreaper(), Ok(Some(_)));

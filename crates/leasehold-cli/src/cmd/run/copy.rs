@@ -1,4 +1,5 @@
-//! The output of a command that `leasehold` copies, because whatever it writes is progress.
+//! The output of a command, with `--progress-output`: `leasehold` copies the output, because
+//! anything that the command writes is progress.
 //!
 //! The command writes to a pipe, and a thread copies the output from the pipe to our stdout or
 //! stderr. For the command, this is the same as with `command | cat`: its bytes arrive in order,

@@ -28,7 +28,8 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::tell;
 
-/// The side of the switch in `leasehold` itself, which sends the group and the deadline.
+/// The part of the switch in `leasehold` itself. It sends the group and the deadline to the
+/// switch's process.
 pub(super) struct Deadman {
     /// The name of the lock.
     name: String,
@@ -42,8 +43,8 @@ pub(super) struct Deadman {
 }
 
 impl Deadman {
-    /// Starts the switch's process, for a command under this lock. The switch does not know a group
-    /// yet.
+    /// Starts the switch's process, for a command under this lock. The switch does not know the
+    /// command's group yet.
     pub(super) fn start(name: &str) -> Result<Self, Failure> {
         let (process, line) = spawn(name)?;
         Ok(Self {
@@ -158,7 +159,8 @@ fn spawn(name: &str) -> Result<(Child, UnixStream), Failure> {
         line.set_nonblocking(true)?;
         let process = ourselves("run-deadman", name)
             .stdin(OwnedFd::from(other_end))
-            // The reader of the command's output waits until no process can write to it.
+            // Do not inherit our stdout: a reader of the command's output waits until no process
+            // can write to it.
             .stdout(Stdio::null())
             // Signals for the group of `leasehold`, including KILL, must not reach the switch.
             .process_group(0)
@@ -204,6 +206,7 @@ impl Target {
 
     /// Sends the signal to the group. Returns `false` if the group no longer exists. If `leasehold`
     /// was killed and the command has ended, another process may have got the number of the group.
+    /// That process gets no signal.
     fn signal(&self, signal: Signal) -> bool {
         let leader = Process::look_at(self.group).map(|leader| leader.began);
         let is_stranger = leader
@@ -234,8 +237,8 @@ impl Orders {
             match line.read_until(b'\n', &mut self.order) {
                 Ok(0) => return Ok(true),
                 Ok(_) => self.take(),
-                // Read all orders that have arrived before the clock is read: after a pause of this
-                // process, there may be many, and the last one may have a later deadline.
+                // Look at the clock only when all orders that have arrived are read: after a pause
+                // of this process, there may be many, and the last one may have a later deadline.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // If there is no group, the command has not begun. A `leasehold` that is
                     // stopped at the moment may still send the group.

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::output::{self, Shown};
 
 /// The name of the process until it becomes the command.
-pub(super) const LAUNCHER: &CStr = c"run-launch";
+pub(super) const LAUNCHER: &CStr = c"leasehold:start";
 
 /// Prepares to start this program again with a hidden sub-command, for a command under the lock
 /// `name`.
@@ -114,7 +114,7 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
         ));
     }
     let error = Command::new(program).args(arguments).exec();
-    // The failed attempt has enabled SIGPIPE, and the message below may have no reader.
+    // The failed `exec` has enabled SIGPIPE again, and the message below may have no reader.
     let _ = SigSet::from(Signal::SIGPIPE).thread_block();
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
@@ -134,9 +134,9 @@ fn expect_parent(parent: i32) -> Result<(), Failure> {
     ))
 }
 
-/// Asks the system to send KILL to this process when the parent ends. The dead-man's switch also
-/// sends KILL to the rest of the group: after a gentler signal, no process would be left to send
-/// KILL later. The request survives `exec`.
+/// Asks the system to send KILL to this process when the parent ends. A gentler signal would not be
+/// enough, because no process would be left to send KILL later. The dead-man's switch sends KILL to
+/// the rest of the group. The request to the system survives `exec`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn die_with_parent() -> io::Result<()> {
     let kill = rustix::process::Signal::KILL;

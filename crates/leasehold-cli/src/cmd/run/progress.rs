@@ -32,7 +32,9 @@ pub(super) struct Signs {
     file: Option<mpsc::Sender<()>>,
     /// The time at which a stall was noticed.
     stalled_at: Option<Instant>,
-    is_told: bool,
+    /// The time at which the lock is lost without a renewal. Set from the report of a stall until
+    /// the next renewal.
+    told: Option<Instant>,
 }
 
 impl Signs {
@@ -69,21 +71,38 @@ impl Signs {
         }
     }
 
-    /// Reports a stall, and its end.
-    pub(super) fn look(&mut self, guard: &Holding) {
+    /// Reports a stall, and its end. A renewal extends the hold by more than `step`.
+    pub(super) fn look(&mut self, guard: &Holding, step: Duration) {
         let Some(lag) = self.lag else { return };
         let Some(since) = stalled_for(guard) else {
             self.stalled_at = None;
-            if std::mem::take(&mut self.is_told) && guard.is_held() {
+            // Until a renewal, the lock may still be lost. Two readings of the same end differ a
+            // little, because each compares two clocks.
+            let is_renewed = |until: Instant| guard.valid_until() > until + step;
+            if self.told.is_some_and(is_renewed) && guard.is_held() {
+                self.told = None;
                 tell_progress(guard.name());
             }
             return;
         };
         let stalled_at = *self.stalled_at.get_or_insert_with(Instant::now);
         // Wait for the time `lag`, because the latest progress may not have been noticed yet.
-        if !self.is_told && stalled_at.elapsed() >= lag {
-            self.is_told = true;
+        if self.told.is_none() && stalled_at.elapsed() < lag {
+            return;
+        }
+        // A renewal that was under way at the time of the stall may have moved the end.
+        if self.told.replace(guard.valid_until()).is_none() {
             tell_stall(guard, since);
+        }
+    }
+
+    /// Returns why the lock is not renewed, if the reason is a lack of progress.
+    pub(super) fn reason(&self, guard: &Holding) -> Option<String> {
+        match stalled_for(guard) {
+            Some(since) => Some(LossReason::Stalled { since }.to_string()),
+            None => self
+                .told
+                .map(|_| "its work made progress too late for a renewal".to_owned()),
         }
     }
 
@@ -98,12 +117,6 @@ impl Signs {
 /// Returns the time since the last progress, if the work under the hold has stalled.
 fn stalled_for(guard: &Holding) -> Option<Duration> {
     guard.stalled().now_or_never()
-}
-
-/// Returns the reason for which a hold that has stalled will be lost.
-pub(super) fn stall(guard: &Holding) -> Option<LossReason> {
-    let since = stalled_for(guard)?;
-    Some(LossReason::Stalled { since })
 }
 
 fn tell_stall(guard: &Holding, since: Duration) {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::child::{Group, News};
 use super::copy::Rest;
 use super::deadman::{Deadman, since_boot};
-use super::progress::{Signs, stall};
+use super::progress::Signs;
 use super::terminal::{StopRequests, Terminal};
 use crate::cli::OnLoss;
 use crate::cmd::acquire::Holding;
@@ -126,7 +126,7 @@ impl Watch<'_> {
                 None => {}
             }
             if self.ending.killed_at.is_none() {
-                self.signs.look(self.guard);
+                self.signs.look(self.guard, self.schedule.look_every());
             }
             self.end_if_due();
             self.end_if_too_long();
@@ -135,7 +135,8 @@ impl Watch<'_> {
             self.listen().await;
         };
         self.terminal.take_back(&self.group);
-        // A command that ended before the loss was protected, even if little time was left.
+        // If the command ended before the loss, it was protected until its end, even if little time
+        // was left.
         if self.has_missed_the_loss() || self.guard.loss().is_some() {
             self.end_if_due();
         }
@@ -151,7 +152,8 @@ impl Watch<'_> {
         let now = Instant::now();
         let is_over = self.ending.killed_at.is_some_and(|over| over <= now);
         if is_over {
-            // The dead-man's switch has already done this, unless a signal has stopped the switch.
+            // The dead-man's switch has already sent this KILL, unless a signal has stopped the
+            // switch.
             self.group.signal(Signal::SIGKILL);
         }
         let acts_on_loss = self.ending.for_loss.is_none() && *self.on_loss != OnLoss::Warn;
@@ -233,11 +235,11 @@ impl Watch<'_> {
         let (state, reason) = match loss {
             Some(reason) => ("is lost", reason.to_string()),
             None if is_due || self.has_missed_the_loss() => {
-                let reason = self.guard.renewal_failure();
-                let reason = reason.or_else(|| stall(self.guard)).map_or_else(
-                    || "it was not renewed in time".to_owned(),
-                    |reason| reason.to_string(),
-                );
+                let failure = self.guard.renewal_failure();
+                let reason = failure
+                    .map(|reason| reason.to_string())
+                    .or_else(|| self.signs.reason(self.guard))
+                    .unwrap_or_else(|| "it was not renewed in time".to_owned());
                 ("is about to be lost", reason)
             }
             None => {
@@ -245,11 +247,10 @@ impl Watch<'_> {
                 return;
             }
         };
-        self.end_for_loss(kill_at, &format!("{state}: {reason}"), reason);
+        self.end_for_loss(kill_at, state, reason);
     }
 
     fn end_for_loss(&mut self, kill_at: Instant, state: &str, reason: String) {
-        self.ending.for_loss = Some(reason);
         // If the lock was lost before the end of its lease, another client may already have it. So
         // the command gets at most the grace time. After a pause of this process, no time may be
         // left.
@@ -262,19 +263,20 @@ impl Watch<'_> {
         };
         self.kill_at(now + left);
         tell(format_args!(
-            "the lock `{}` {state}; ending the command; KILL follows {}",
+            "the lock `{}` {state}: {reason}; ending the command; KILL follows {}",
             Shown(self.guard.name()),
             duration::soon(left)
         ));
         output::event(Event::Losing, self.guard.name(), || {
-            vec![("reason", state.into())]
+            vec![("reason", reason.clone().into())]
         });
         match self.on_loss {
-            OnLoss::Exec(line) => self.run_instead(line, state),
+            OnLoss::Exec(line) => self.run_instead(line, &format!("{state}: {reason}")),
             // Send KILL without TERM, so the command can't react.
             OnLoss::Kill => self.group.signal(Signal::SIGKILL),
             _ => self.group.ask_to_end(),
         }
+        self.ending.for_loss = Some(reason);
     }
 
     /// Reports that the lock is lost, and that the command continues.
@@ -424,7 +426,7 @@ impl Schedule {
     }
 
     /// Returns the interval between checks. It is short enough to notice each renewal long before
-    /// the deadline that the renewal moves.
+    /// the deadline that the renewal moves, and shorter than the time by which a renewal moves it.
     fn look_every(&self) -> Duration {
         (self.lease / 10).min(LOOK_EVERY)
     }

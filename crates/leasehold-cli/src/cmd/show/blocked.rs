@@ -39,9 +39,9 @@ struct Link {
 struct Holder {
     id: String,
     client: Option<ClientInfo>,
-    /// Whether no client renews the hold, because its holder has left it to the server for a time
-    /// (`keep_for`). The holder's client may have ended, and the waits of this client do not delay
-    /// the end of the hold.
+    /// Whether the server keeps the hold for a time (`keep_for`), and no client renews it. The
+    /// holder's client may have ended, and the waits of this client do not delay the end of the
+    /// hold.
     kept: bool,
 }
 
@@ -180,7 +180,8 @@ fn circles(leads: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     let mut found = BTreeSet::new();
     for start in leads.keys() {
         if let Some(mut circle) = shortest(leads, start) {
-            // The same circle is found from each of its names.
+            // Each name of a circle finds the same circle. Begin it with its first name, so that it is
+            // reported once.
             let first = circle.iter().enumerate().min_by_key(|(_, name)| *name);
             let first = first.map_or(0, |(place, _)| place);
             circle.rotate_left(first);

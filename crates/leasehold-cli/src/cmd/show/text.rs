@@ -202,11 +202,11 @@ fn of_line(seen: &NameInfo) -> String {
             Wants::ToWrite => " to write",
             _ => "",
         };
-        // Writing to a string can't fail.
         let (client, since) = (
             of_holder(&waiter.id, waiter.client.as_ref(), seen.clients_denied),
             of_time("waited", waiter.waited_for),
         );
+        // Writing to a string can't fail.
         let _ = write!(
             text,
             "\n  waits   {}{wants}{client}{since}",

@@ -24,8 +24,8 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Reports that this process is ready, waits on stdin for the signal to start, and in the end
-    /// prints its holds.
+    /// Reports that this process is ready, waits on stdin for the signal to start, and prints its
+    /// holds when it is done.
     pub(crate) fn run(self) -> ExitCode {
         match self.print_holds() {
             Ok(()) => ExitCode::SUCCESS,

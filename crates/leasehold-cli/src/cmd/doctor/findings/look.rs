@@ -104,7 +104,7 @@ impl Look<'_> {
 
     fn memory(&self) -> Option<Finding> {
         let (used, limit) = (self.number("used_memory")?, self.number("maxmemory")?);
-        #[expect(clippy::cast_precision_loss, reason = "a part of it")]
+        #[expect(clippy::cast_precision_loss, reason = "a fraction needs no more")]
         let part = used as f64 / limit as f64;
         if limit <= 0 || part < MEMORY_IN_USE {
             return None;
