@@ -240,12 +240,12 @@ fn second_run_starts_when_the_first_ends() {
 
 #[test]
 fn no_server_gives_69_at_once_with_no_wait_and_after_the_outage_timeout() {
+    // The server keeps its port while it is down, so no other test can listen on it.
     let server = server();
-    let url = server.url();
-    drop(server);
+    server.kill().expect("the server runs");
     for options in [&["--no-wait"][..], &["--outage-timeout", "300ms"]] {
         let mut run = leasehold();
-        run.args(["--redis", &url, "run"]).args(options);
+        run.args(["--redis", &server.url(), "run"]).args(options);
         run.args(["job", "--", "echo", "ran"]);
         let done = done(&mut run).expect_code(69).expect_on_stderr("no server");
         assert_eq!(done.stdout, "");
