@@ -210,6 +210,45 @@ async fn renewals_pass_what_waits_for_its_slot() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
+/// One request renews holds of several slots. It must not wait for the one slot that is open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grouped_renewals_do_not_queue_for_one_of_their_slots() {
+    const OTHERS: usize = 8;
+    let cluster = Cluster::start(2, 0);
+    let slot = cluster.slot_of(TAG);
+    let from = cluster.owner(slot);
+    let client = Client::builder().lease(Duration::from_secs(3));
+    let client = client.connect(&cluster.url()).await.unwrap();
+    // The first hold of a group decides to which node the group is sent.
+    let mut held = vec![client.lock(format!("{TAG}held")).acquire().await.unwrap()];
+    let at_home = |name: &String| cluster.owner(cluster.slot_of(name)) == from;
+    for name in (0..).map(|n| format!("name {n}")).filter(at_home).take(OTHERS) {
+        held.push(client.lock(&name).acquire().await.unwrap());
+    }
+    cluster.open(slot, 1 - from);
+    // These locks have no key at the old node, so every request is forwarded by the slot's queue.
+    let busy: Vec<_> = (0..10)
+        .map(|n| {
+            let lock = client.lock(format!("{TAG}busy {n}"));
+            tokio::spawn(async move {
+                loop {
+                    acquire_and_release(&lock).await;
+                }
+            })
+        })
+        .collect();
+    let first = held[0].valid_until();
+    eventually("they are renewed ten times", async || {
+        for guard in &held {
+            assert_eq!((guard.loss(), guard.renewal_failure()), (None, None));
+        }
+        held.iter()
+            .all(|guard| guard.valid_until() > first + Duration::from_secs(10))
+    })
+    .await;
+    busy.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 /// The keys of two readers are on two nodes. A reader that releases its hold must not believe that
 /// the other reader is dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -190,7 +190,9 @@ impl Cluster {
         let arrival = self.slot_queues.next_arrival();
         let owner = self.owner(slot);
         match owner {
-            Some(server) if self.slot_queues.are_empty() => {
+            // An operation on keys of several slots does not queue for one of them: with its keys
+            // declared, no node would run it.
+            Some(server) if self.slot_queues.are_empty() || operation.step.many => {
                 server.lane_of(route).submit(operation, route, arrival)
             }
             Some(server) => {
@@ -207,10 +209,23 @@ impl Cluster {
                 let any = Arc::clone(&self.nodes.lock().any().lane);
                 let (waiting, queued) = QueuedReply::new(operation, route, arrival, any);
                 self.common.request_map_refresh();
-                self.add_redirected(None, slot, waiting);
+                self.redirect(None, waiting);
                 queued
             }
         }
+    }
+
+    /// Queues an operation that did not run at `from`, or can't be sent yet, for its slot. Answers
+    /// an operation on several slots as not done, so that its caller sends an operation for each
+    /// key.
+    fn redirect(&self, from: Option<&Arc<Lane>>, redirected: QueuedOperation) {
+        if redirected.operation.step.many {
+            let count = redirected.operation.key_count();
+            let all = (1..).take(count).map(Value::Int).collect();
+            return redirected.answer(Ok(Value::List(all)));
+        }
+        let slot = slot_of(redirected.operation.parts.first());
+        self.add_redirected(from, slot, redirected);
     }
 
     /// Returns the numbers of the nodes that have slots.
@@ -395,19 +410,9 @@ impl Redirects for Cluster {
     fn handle(&self, from: &Arc<Lane>, redirects: Vec<QueuedOperation>) {
         from.node.slots_may_have_moved();
         for redirected in redirects {
-            if !redirected.requeue() {
-                continue;
+            if redirected.requeue() {
+                self.redirect(Some(from), redirected);
             }
-            if redirected.operation.step.many {
-                // The keys of this operation are in several slots. The reply lists all of them as
-                // not done, so the caller sends an operation for each.
-                let count = redirected.operation.key_count();
-                let all = (1..).take(count).map(Value::Int).collect();
-                redirected.answer(Ok(Value::List(all)));
-                continue;
-            }
-            let slot = slot_of(redirected.operation.parts.first());
-            self.add_redirected(Some(from), slot, redirected);
         }
     }
 }
