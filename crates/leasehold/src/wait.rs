@@ -508,7 +508,10 @@ impl Wait<'_> {
     fn ended<T>(&self, place: &Place) -> Result<Option<T>> {
         let server = place.server_view();
         let failure = match server.outage().cloned() {
-            Some(outage) => outage_failure(outage, self.context.clock.now()),
+            Some(outage) => {
+                let may_have_run = place.may_have_run_since(outage.since);
+                outage_failure(outage, self.context.clock.now(), may_have_run)
+            }
             None if !server.has_answered() && !self.was_held => no_answer_in_time(self.context),
             None if server.without_expiry().is_some() => return Err(self.never_expires()),
             None => return Ok(None),
@@ -719,12 +722,23 @@ fn never_expires(key: &Key, address: &str) -> Error {
     .with_key(key)
 }
 
-/// Returns the last failure, with the duration of the outage.
-fn outage_failure(outage: Outage, now: Moment) -> Failure {
+/// Returns the failure of a wait that an outage has ended. The result of the last request does not
+/// count alone: an earlier request of the same outage may have run.
+fn outage_failure(outage: Outage, now: Moment, may_have_run: bool) -> Failure {
     let (failure, duration) = (outage.failure, now.saturating_sub(outage.since));
+    let unanswered_for = format!("nothing answered for {duration:.1?}");
     match &failure.cause {
         Cause::NoAnswer(what) => Failure {
-            cause: Cause::NoAnswer(format!("{what}; nothing answered for {duration:.1?}")),
+            cause: Cause::NoAnswer(format!("{what}; {unanswered_for}")),
+            outcome: match may_have_run {
+                true => Outcome::MayHaveRun,
+                false => failure.outcome,
+            },
+            ..failure
+        },
+        cause if may_have_run => Failure {
+            cause: Cause::NoAnswer(format!("the last attempt failed: {cause}")),
+            outcome: Outcome::MayHaveRun,
             ..failure
         },
         _ => failure,

@@ -28,7 +28,7 @@ use super::server_view::ServerView;
 use super::stalls::StallCheck;
 use super::succession::Succession;
 use super::{LocalRecords, Record, RecordRef};
-use crate::backend::failure::Failure;
+use crate::backend::failure::{Failure, Outcome};
 use crate::clock::Moment;
 use crate::hold::Undo;
 use crate::key::Key;
@@ -252,6 +252,7 @@ impl RecordRef {
             permit_waiter,
             hold_waiter,
             has_asked: AtomicBool::new(false),
+            may_have_run: Mutex::default(),
         }
     }
 
@@ -574,6 +575,7 @@ impl SoleWaiter {
             permit_waiter: None,
             hold_waiter,
             has_asked: AtomicBool::new(true),
+            may_have_run: Mutex::default(),
         })
     }
 }
@@ -607,6 +609,9 @@ pub(crate) struct Place {
     /// Set for a waiter to which a hold can be handed over.
     hold_waiter: Option<Arc<HoldWaiter>>,
     has_asked: AtomicBool,
+    /// The time at which this waiter sent the last of its requests that may have run without an
+    /// answer.
+    may_have_run: Mutex<Option<Moment>>,
 }
 
 impl Place {
@@ -739,8 +744,17 @@ impl Place {
         self.has_asked.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a request that this waiter has sent since then may have run without an
+    /// answer.
+    pub(crate) fn may_have_run_since(&self, since: Moment) -> bool {
+        self.may_have_run.lock().is_some_and(|sent| sent >= since)
+    }
+
     /// Notes that a request that was sent at `sent` was not answered.
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
+        if failure.outcome == Outcome::MayHaveRun {
+            *self.may_have_run.lock() = Some(sent);
+        }
         let is_new_outage = self.line.server.lock().unanswered(sent, now, gap, failure);
         if is_new_outage {
             // The waiters behind the head do not send requests, and each must watch its own time

@@ -6,6 +6,7 @@ pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -330,6 +331,19 @@ impl Turns {
             biased;
             begun = self.in_time(asking, deadline, &wanted, &answers) => begun,
             info = answers.until_over(&wanted) => Ok(Begin::Done(info)),
+            never = self.give_back_unclaimed(&wanted, &answers) => match never {},
+        }
+    }
+
+    /// Gives back each grant of this call whose answer was lost and whose lease has ended. A release
+    /// in the background gives up at the end of the lease, and the turn would then count as begun.
+    async fn give_back_unclaimed(&self, wanted: &Wanted, answers: &Answers) -> Infallible {
+        loop {
+            let hold = answers.unclaimed().await;
+            let Ok(key) = self.lock.key() else { continue };
+            let give_back = wanted.give_back(key, &self.lock.channel(), &hold);
+            // If this fails, the next answer is about the same hold.
+            let _ = self.lock.context().backend.submit(give_back).await;
         }
     }
 
@@ -399,7 +413,7 @@ impl Turns {
             biased;
             begun = asking => begun,
             () = deadline.passed(&context.timers) => match answers.last() {
-                Some(seen) => Ok(self.refused(&seen, wanted)),
+                Some(seen) => self.refused(&seen, wanted, answers),
                 None => Err(no_answer_in_time(context).into_error(self.lock.key()?)),
             },
         }
@@ -426,11 +440,15 @@ impl Turns {
             None => look(&self.lock, wanted).await?,
         };
         answers.looked(&seen);
-        Ok(self.refused(&seen, wanted))
+        self.refused(&seen, wanted, answers)
     }
 
-    /// Returns the answer for a caller that has not got the lock.
-    fn refused(&self, seen: &Seen, wanted: &Wanted) -> Begin {
+    /// Returns the answer for a caller that has not got the lock. Fails if the last request was
+    /// refused because of an earlier one whose grant the client has not learned of in time.
+    fn refused(&self, seen: &Seen, wanted: &Wanted, answers: &Answers) -> Result<Begin> {
+        if answers.is_about_own_grant() {
+            return Err(no_answer_in_time(self.lock.context()).into_error(self.lock.key()?));
+        }
         let is_over = match seen.state() {
             Some(TurnState::Done) => true,
             Some(TurnState::Failed) => !self.retry_failed,
@@ -438,12 +456,12 @@ impl Turns {
             _ => false,
         };
         if is_over && !self.again && seen.code == 0 && seen.record.slot >= Some(wanted.slot()) {
-            return Begin::Done(seen.info(wanted));
+            return Ok(Begin::Done(seen.info(wanted)));
         }
-        Begin::Elsewhere(match seen.is_free() {
+        Ok(Begin::Elsewhere(match seen.is_free() {
             true => seen.held_back(),
             false => seen.info(wanted),
-        })
+        }))
     }
 
     /// Checks the settings, and returns the turn that they describe.

@@ -222,7 +222,11 @@ async fn grouped_renewals_do_not_queue_for_one_of_their_slots() {
     // The first hold of a group decides to which node the group is sent.
     let mut held = vec![client.lock(format!("{TAG}held")).acquire().await.unwrap()];
     let at_home = |name: &String| cluster.owner(cluster.slot_of(name)) == from;
-    for name in (0..).map(|n| format!("name {n}")).filter(at_home).take(OTHERS) {
+    for name in (0..)
+        .map(|n| format!("name {n}"))
+        .filter(at_home)
+        .take(OTHERS)
+    {
         held.push(client.lock(&name).acquire().await.unwrap());
     }
     cluster.open(slot, 1 - from);

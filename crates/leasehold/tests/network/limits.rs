@@ -110,6 +110,37 @@ async fn unanswered_wait_ends_in_an_error() {
     }
 }
 
+/// The first request is on its way when the connection is cut, and further connections are refused.
+#[tokio::test(start_paused = true)]
+async fn outcome_stays_unknown_although_later_requests_do_not_run() {
+    for (name, wait) in WAITS {
+        let (_server, client, network) = silent().await;
+        let waiting = tokio::spawn(wait(client.clone(), Limits::bears(20_000 * MS)));
+        tokio::time::sleep(100 * MS).await;
+        network.refuse(true);
+        network.cut();
+        let error = waiting.await.unwrap().expect_err("no server has answered");
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{name}: {error}");
+    }
+}
+
+/// An answer ends the doubt about an earlier request. So only the requests of the last outage count.
+#[tokio::test(start_paused = true)]
+async fn outcome_is_known_after_an_answer() {
+    let (server, client, network) = silent().await;
+    let held = server.client().lock("x").acquire().await.unwrap();
+    let waiting = tokio::spawn(WAITS[0].1(client, Limits::bears(20_000 * MS)));
+    tokio::time::sleep(100 * MS).await;
+    network.freeze(false);
+    network.cut();
+    tokio::time::sleep(5000 * MS).await;
+    network.refuse(true);
+    network.cut();
+    let error = waiting.await.unwrap().expect_err("the lock is held");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    held.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiter_without_request_fails_as_unavailable() {
     let (_server, client, _network) = silent().await;

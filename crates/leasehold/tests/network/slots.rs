@@ -151,3 +151,42 @@ async fn short_wait_does_not_take_an_old_turn_for_its_own() {
     assert!(matches!(begun, Begin::Elsewhere(_)), "{begun:?}");
     assert_eq!(looks.load(Ordering::SeqCst), 2);
 }
+
+/// Begins a turn with `wait`. The first grant is lost, and its lease ends before the client has
+/// given it back, 10 s after the first request.
+async fn begin_after_a_lost_grant(wait: Duration) -> leasehold::Result<Begin> {
+    let server = Embedded::new();
+    let builder = Client::builder().reply_timeout(400 * MS).presence(false);
+    let builder = builder.lease(6 * SECOND);
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    let (start, begun) = (Instant::now(), AtomicUsize::new(0));
+    network.on_request(move |asked| {
+        let fate = Fate::delivered(MS, MS);
+        match asked.step {
+            Step::SlotBegin if begun.fetch_add(1, Ordering::SeqCst) == 0 => fate.reply_lost(),
+            Step::SlotFinish if start.elapsed() < 10 * SECOND => fate.request_lost(),
+            _ => fate,
+        }
+    });
+    let turns = client.lock("x").once_per(HOUR).at_most_once(true);
+    turns.begin_for(wait).await
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Another client's turn would stay closed, because it has died.
+#[tokio::test(start_paused = true)]
+async fn wait_does_not_take_its_own_lost_grant_for_a_turn_that_died() {
+    let begun = begin_after_a_lost_grant(MINUTE).await;
+    assert!(matches!(begun, Ok(Begin::Run(_))), "{begun:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_that_ends_with_its_own_lost_grant_has_an_unknown_outcome() {
+    // The grant holds the lock, and has expired.
+    for wait in [3 * SECOND, 8 * SECOND] {
+        let begun = begin_after_a_lost_grant(wait).await;
+        let error = begun.expect_err("no other client had the lock");
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{wait:?}: {error}");
+    }
+}

@@ -194,6 +194,14 @@ impl Seen {
         }
     }
 
+    /// Returns the hold that has the lock, or else the hold of the recorded turn.
+    pub(super) fn hold(&self) -> &str {
+        match self.is_free() {
+            true => &self.record.hold,
+            false => &self.holder,
+        }
+    }
+
     /// Returns whether no hold has the lock.
     pub(super) fn is_free(&self) -> bool {
         self.holder.is_empty()

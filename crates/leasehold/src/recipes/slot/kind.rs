@@ -1,6 +1,7 @@
 //! The kind of lock that a turn acquires: a plain lock. Its acquire also checks the earlier turns,
 //! and its release records how this turn ended.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -76,6 +77,36 @@ impl Wanted {
     pub(super) fn slot_at(&self, ms: u64) -> u64 {
         let (period_ms, offset_ms) = self.plan();
         steps::nearest_slot(ms, period_ms, offset_ms)
+    }
+
+    /// Records how the turn of `hold` ended, and releases the lock.
+    fn finish(
+        &self,
+        lock: &[u8],
+        channel: &str,
+        hold: &str,
+        (state, rc): (&str, &str),
+        began_ms: u64,
+    ) -> Operation {
+        Finish {
+            lock,
+            newest: self.newest.as_bytes(),
+            record: self.record.as_bytes(),
+            hold: hold.as_bytes(),
+            channel: channel.as_bytes(),
+            state: state.as_bytes(),
+            rc: rc.as_bytes(),
+            keep_ms: wire_ms(self.keep),
+            id: self.id.as_bytes(),
+            by: self.by.as_bytes(),
+            began_ms,
+        }
+        .operation()
+    }
+
+    /// Gives back the turn of `hold`, which no client began.
+    pub(super) fn give_back(&self, key: &Key, channel: &str, hold: &str) -> Operation {
+        self.finish(key.as_str().as_bytes(), channel, hold, ("open", ""), 0)
     }
 
     /// Records how the turn of `hold` ended, before the lock is released.
@@ -155,6 +186,7 @@ pub(super) struct Granted {
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     state: Mutex<AnswerState>,
+    /// Notified when `is_over` or `unclaimed` is set.
     over: Notify,
 }
 
@@ -164,7 +196,29 @@ struct AnswerState {
     seen: Option<Seen>,
     looked: Option<Seen>,
     is_over: bool,
+    /// The last holds that were requested and not refused. The server may have granted one of them
+    /// without the client learning of it. The client then gives it back in the background.
+    requested: VecDeque<String>,
+    /// One of these holds whose lease has ended, so that its turn counts as begun and is closed.
+    unclaimed: Option<String>,
 }
+
+impl AnswerState {
+    /// Returns whether the last answer is about a hold that was granted to this call.
+    fn is_about_own_grant(&self) -> bool {
+        let of = |seen: &Seen| {
+            let hold = seen.hold();
+            self.requested.iter().any(|requested| requested == hold)
+        };
+        self.seen.as_ref().is_some_and(of)
+    }
+}
+
+/// The number of requests without an answer that are remembered. A client gives up such a request
+/// after some seconds, and gives back what was granted within some more.
+const MOST_REQUESTED: usize = 64;
+/// The time until a wait asks again for a turn that it gives back.
+const GIVEN_BACK_WITHIN_MS: i64 = 100;
 
 impl Answers {
     /// Notes the answer to a request that only looked, and did not ask for a grant.
@@ -205,7 +259,30 @@ impl Answers {
         }
     }
 
-    fn read(&self, reply: &Value, ending: &Arc<Ending>) -> Option<AcquireReply> {
+    /// Waits until the lease of a grant has ended that the client did not learn of in time. Returns
+    /// the hold.
+    pub(super) async fn unclaimed(&self) -> String {
+        loop {
+            let notified = self.over.notified();
+            if let Some(hold) = self.state.lock().unclaimed.take() {
+                return hold;
+            }
+            notified.await;
+        }
+    }
+
+    /// Returns whether the last answer is about a grant that the client did not learn of in time.
+    pub(super) fn is_about_own_grant(&self) -> bool {
+        self.state.lock().is_about_own_grant()
+    }
+
+    fn note_requested(&self, hold: String) {
+        let requested = &mut self.state.lock().requested;
+        requested.truncate(MOST_REQUESTED - 1);
+        requested.push_front(hold);
+    }
+
+    fn read(&self, hold: &str, reply: &Value, ending: &Arc<Ending>) -> Option<AcquireReply> {
         let Value::List(items) = reply else {
             return None;
         };
@@ -228,9 +305,19 @@ impl Answers {
             return Some(AcquireReply::Granted { token: None });
         }
         let seen = Seen::read(items)?;
-        state.is_over = seen.code == 3;
-        let ttl_ms = seen.ttl_ms;
+        let (ttl_ms, is_closed) = (seen.ttl_ms, seen.code == 3);
+        state.requested.retain(|requested| requested != hold);
         state.seen = Some(seen);
+        if is_closed && state.is_about_own_grant() {
+            state.unclaimed = state.seen.as_ref().map(|seen| seen.hold().to_owned());
+            drop(state);
+            self.over.notify_waiters();
+            return Some(AcquireReply::Busy {
+                ttl_ms: GIVEN_BACK_WITHIN_MS,
+                before: None,
+            });
+        }
+        state.is_over = is_closed;
         if state.is_over {
             drop(state);
             self.over.notify_waiters();
@@ -276,6 +363,7 @@ impl Named for TurnKind {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        lock.kind().answers.note_requested(id.clone());
         Box::new(TurnHold {
             hold: LockHold::new(key.clone(), lock.channel(), id),
             channel: lock.channel(),
@@ -323,7 +411,8 @@ impl HoldSteps for TurnHold {
     }
 
     fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
-        self.kind.answers.read(&reply, &self.ending)
+        let hold = self.hold.wire_id();
+        self.kind.answers.read(hold, &reply, &self.ending)
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
@@ -337,20 +426,13 @@ impl HoldSteps for TurnHold {
     fn release(&self) -> Operation {
         let (wanted, (state, rc)) = (&self.kind.wanted, self.ending.on_wire());
         let granted = self.kind.answers.granted();
-        Finish {
-            lock: self.hold.lock(),
-            newest: wanted.newest.as_bytes(),
-            record: wanted.record.as_bytes(),
-            hold: self.hold.wire_id().as_bytes(),
-            channel: self.channel.as_bytes(),
-            state: state.as_bytes(),
-            rc: rc.as_bytes(),
-            keep_ms: wire_ms(wanted.keep),
-            id: wanted.id.as_bytes(),
-            by: wanted.by.as_bytes(),
-            began_ms: granted.map_or(0, |granted| granted.began_ms),
-        }
-        .operation()
+        wanted.finish(
+            self.hold.lock(),
+            &self.channel,
+            self.hold.wire_id(),
+            (state, &rc),
+            granted.map_or(0, |granted| granted.began_ms),
+        )
     }
 
     fn why_lost(&self) -> Operation {

@@ -38,9 +38,13 @@ local function turn_of(newest, hold)
   if hold == '' or redis.call('HGET', newest, 'hold') ~= hold then return nil end
   return seen_in(newest)
 end
+-- Returns the hold that has the lock; an empty string if there is none, or not exactly one.
+local function holder_of(lock)
+  return redis.call('HLEN', lock) == 1 and redis.call('HKEYS', lock)[1] or ''
+end
 -- Returns a reply that grants nothing.
-local function refusal(code, ttl, holder, seen)
-  return { code, now_ms(), ttl, holder, unpack(seen) }
+local function refusal(code, lock, holder, seen)
+  return { code, now_ms(), redis.call('PTTL', lock), holder, unpack(seen) }
 end
 -- Returns a reply that grants a turn.
 local function granted(slot, missed, began_ms, died)
@@ -88,8 +92,8 @@ end
 --             granted; `missed` slots had no turn since the last one; then the record of the last
 --             turn, if that never ended
 --           { 2, now, ttl, holder, ... }
---             another hold has the lock: the record of its turn if it has one; or this hold had the
---             turn, and it has ended
+--             another hold has the lock: the record of its turn if it has one; or this hold had one
+--             of the last turns, which has ended
 --           { 3, now, ttl, holder, ... }
 --             the turn is over, and the record says how; another hold may have the lock, with a ttl
 --             of -2 if none has it
@@ -105,10 +109,12 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   if other then
     return other
   end
-  local ttl, holder = redis.call('PTTL', lock), held > 0 and redis.call('HKEYS', lock)[1] or ''
-  if seen[3] == hold then
-    -- This is a late copy of the request that was granted: the turn of this hold has ended.
-    return refusal(2, ttl, holder, seen)
+  -- The holds of the last turns of this record, the newest first.
+  local past = redis.call('HGET', record, 'past') or ''
+  if seen[3] then past = seen[3] .. ' ' .. past end
+  if string.find(' ' .. past .. ' ', ' ' .. hold .. ' ', 1, true) then
+    -- This is a late copy of a request that was granted: the turn of this hold has ended.
+    return refusal(2, lock, holder_of(lock), seen)
   end
   local period, offset = redis.call('HGET', newest, 'period_ms'), redis.call('HGET', newest, 'offset_ms')
   local replans = period and (period ~= period_ms or offset ~= offset_ms)
@@ -126,17 +132,20 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
       or (state == 'running' and held == 0 and most_once == '1')
   end
   if repeats == '2' then
-    -- A job that runs again does not take the next slot, unless a turn has taken that slot shortly
-    -- before its beginning. A later slot was recorded by mistake or while the clock was ahead.
-    local soon = slot_at(requested + math.floor(tonumber(period_ms) / 4), period_ms, offset_ms)
+    -- A job that runs again does not take the next slot, unless a turn has taken that slot since the
+    -- request, or shortly before the slot's beginning. A later slot was recorded by mistake or while
+    -- the clock was ahead.
+    local latest = math.max(requested, now_ms()) + math.floor(tonumber(period_ms) / 4)
+    local soon = slot_at(latest, period_ms, offset_ms)
     closed, mine = false, slot_at(requested, period_ms, offset_ms)
     if slot and slot > mine and slot <= soon then
       mine = slot
     end
   end
   if closed or held > 0 then
+    local holder = holder_of(lock)
     seen = not closed and turn_of(newest, holder) or seen
-    return refusal(closed and 3 or 2, ttl, holder, seen)
+    return refusal(closed and 3 or 2, lock, holder, seen)
   end
   local missed = 0
   if slot == mine then
@@ -150,13 +159,14 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   local last = newest == record and seen or seen_in(newest)
   -- The record is written before the grant: a grant without a record could run twice.
   local now = digits(now_ms())
+  past = string.match(past, '^[^ ]* ?[^ ]* ?[^ ]* ?[^ ]*')
   for _, key in ipairs(newest == record and { record } or { record, newest }) do
     -- If the user may not run one of these commands, fail before anything is written.
     redis.call('PEXPIRE', key, keep_ms)
     redis.call('HDEL', key, 'ended_ms', 'rc')
     redis.call('HSET', key, 'slot', digits(mine), 'state', 'running', 'hold', hold, 'by', by,
       'at_ms', now, 'missed', digits(missed), 'period_ms', period_ms, 'offset_ms', offset_ms,
-      'id', id)
+      'id', id, 'past', past)
     redis.call('PEXPIRE', key, keep_ms)
   end
   local refused = grant(lock, hold, lease_ms)
@@ -262,11 +272,7 @@ end
 --             missing
 
 local function look(lock, newest, record)
-  local ttl, holder = redis.call('PTTL', lock), ''
-  if redis.call('HLEN', lock) == 1 then
-    holder = redis.call('HKEYS', lock)[1]
-  end
-  local seen = seen_in(record)
+  local holder, seen = holder_of(lock), seen_in(record)
   seen = not seen[1] and turn_of(newest, holder) or seen
-  return refusal(0, ttl, holder, seen)
+  return refusal(0, lock, holder, seen)
 end

@@ -34,24 +34,25 @@ impl Begin<'_> {
         if held {
             plain(keyspace, self.lock)?;
         }
-        let ttl = keyspace.pttl(self.lock);
-        let holder = keyspace.hgetall(self.lock)?.pop().unwrap_or_default().0;
-        if seen[HOLD].as_deref() == Some(self.hold) {
-            // This is a late copy of the request that was granted: the turn of this hold has ended.
-            return Ok(refusal(keyspace, 2, ttl, &holder, seen));
+        let mut past = self.past(keyspace, seen[HOLD].as_deref())?;
+        if past
+            .split(|byte| *byte == b' ')
+            .any(|hold| hold == self.hold)
+        {
+            // This is a late copy of a request that was granted: the turn of this hold has ended.
+            return refusal(keyspace, 2, self.lock, seen);
         }
         let replans = self.replans(keyspace)?;
         let slot = whole(seen[SLOT].as_deref()).filter(|_| !replans);
-        let mine = self.slot(slot);
+        let mine = self.slot(slot, keyspace.now_ms());
         let is_closed = self.is_closed(slot, mine, seen[STATE].as_deref(), held);
         if is_closed || held {
-            let code = if is_closed { 3 } else { 2 };
-            let other = match is_closed {
-                true => None,
-                false => turn_of(keyspace, self.newest, &holder)?,
-            };
-            let seen = other.unwrap_or(seen);
-            return Ok(refusal(keyspace, code, ttl, &holder, seen));
+            if is_closed {
+                return refusal(keyspace, 3, self.lock, seen);
+            }
+            let holder = holder_of(keyspace, self.lock)?;
+            let other = turn_of(keyspace, self.newest, &holder)?;
+            return refusal(keyspace, 2, self.lock, other.unwrap_or(seen));
         }
         let before = whole(seen[MISSED].as_deref()).unwrap_or(0);
         let missed = match slot {
@@ -67,10 +68,13 @@ impl Begin<'_> {
             true => seen,
             false => seen_in(keyspace, self.newest)?,
         };
+        let mut spaces = past.iter().enumerate().filter(|(_, byte)| **byte == b' ');
+        if let Some((end, _)) = spaces.nth(PAST - 1) {
+            past.truncate(end);
+        }
         // The record is written before the grant: a grant without a record could run twice.
-        self.write(keyspace, self.record, mine, missed)?;
-        if self.newest != self.record {
-            self.write(keyspace, self.newest, mine, missed)?;
+        for key in keys(self.newest, self.record) {
+            self.write(keyspace, key, (mine, missed), &past)?;
         }
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
@@ -80,21 +84,27 @@ impl Begin<'_> {
         Ok(granted(to_int(mine), to_int(missed), now, died))
     }
 
+    /// Returns the holds of the last turns of this record, the newest first.
+    fn past(&self, keyspace: &mut Keyspace, last: Option<&[u8]>) -> Result<Vec<u8>, Refusal> {
+        let before = keyspace.hget(self.record, b"past")?.unwrap_or_default();
+        Ok(match last {
+            Some(last) => [last, &before].join(&b' '),
+            None => before,
+        })
+    }
+
     /// Returns the slot that this request is for, if the last turn had the slot `last`.
-    fn slot(&self, last: Option<u64>) -> u64 {
+    fn slot(&self, last: Option<u64>, now_ms: u64) -> u64 {
         let requested = self.requested_ms;
         if self.repeats != ANY {
             return nearest_slot(requested, self.period_ms, self.offset_ms);
         }
-        // A job that runs again does not take the next slot, unless a turn has taken that slot
-        // shortly before its beginning. A later slot was recorded by mistake or while the clock was
-        // ahead.
+        // A job that runs again does not take the next slot, unless a turn has taken that slot since
+        // the request, or shortly before the slot's beginning. A later slot was recorded by mistake
+        // or while the clock was ahead.
         let begun = slot_at(requested, self.period_ms, self.offset_ms);
-        let soon = slot_at(
-            requested + self.period_ms / 4,
-            self.period_ms,
-            self.offset_ms,
-        );
+        let latest = requested.max(now_ms) + self.period_ms / 4;
+        let soon = slot_at(latest, self.period_ms, self.offset_ms);
         last.filter(|last| (begun..=soon).contains(last))
             .unwrap_or(begun)
     }
@@ -139,11 +149,11 @@ impl Begin<'_> {
         &self,
         keyspace: &mut Keyspace,
         key: &[u8],
-        mine: u64,
-        missed: u64,
+        (mine, missed): (u64, u64),
+        past: &[u8],
     ) -> Result<(), Refusal> {
         let text = |number: u64| number.to_string().into_bytes();
-        let fields: [(&str, &[u8]); 9] = [
+        let fields: [(&str, &[u8]); 10] = [
             ("slot", &text(mine)),
             ("state", b"running"),
             ("hold", self.hold),
@@ -153,6 +163,7 @@ impl Begin<'_> {
             ("period_ms", &text(self.period_ms)),
             ("offset_ms", &text(self.offset_ms)),
             ("id", self.id),
+            ("past", past),
         ];
         for (field, value) in fields {
             keyspace.hset(key, field.as_bytes(), value)?;
@@ -236,18 +247,13 @@ step! {
 
 impl Look<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let ttl = keyspace.pttl(self.lock);
-        let mut fields = keyspace.hgetall(self.lock)?;
-        let holder = match fields.pop() {
-            Some((holder, _)) if fields.is_empty() => holder,
-            _ => Vec::new(),
-        };
         let seen = seen_in(keyspace, self.record)?;
+        let holder = holder_of(keyspace, self.lock)?;
         let other = match seen[SLOT] {
             Some(_) => None,
             None => turn_of(keyspace, self.newest, &holder)?,
         };
-        Ok(refusal(keyspace, 0, ttl, &holder, other.unwrap_or(seen)))
+        refusal(keyspace, 0, self.lock, other.unwrap_or(seen))
     }
 }
 
@@ -267,6 +273,8 @@ const FIELDS: [&str; 11] = [
     "period_ms",
     "offset_ms",
 ];
+/// The number of holds in a record's list of past holds.
+const PAST: usize = 4;
 const SLOT: usize = 0;
 const STATE: usize = 1;
 const HOLD: usize = 2;
@@ -334,21 +342,30 @@ fn text(field: Option<Vec<u8>>) -> Value {
     field.map_or(Value::Nil, Value::Text)
 }
 
+/// The twin of `holder_of` in `slot.lua`.
+fn holder_of(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let mut fields = keyspace.hgetall(lock)?;
+    Ok(match fields.pop() {
+        Some((holder, _)) if fields.is_empty() => holder,
+        _ => Vec::new(),
+    })
+}
+
+/// Returns a reply that grants nothing.
 fn refusal(
-    keyspace: &Keyspace,
+    keyspace: &mut Keyspace,
     code: i64,
-    ttl: i64,
-    holder: &[u8],
+    lock: &[u8],
     seen: Vec<Option<Vec<u8>>>,
-) -> Value {
+) -> Result<Value, Refusal> {
     let mut items = vec![
         Value::Int(code),
         Value::Int(to_int(keyspace.now_ms())),
-        Value::Int(ttl),
-        Value::Text(holder.to_vec()),
+        Value::Int(keyspace.pttl(lock)),
+        Value::Text(holder_of(keyspace, lock)?),
     ];
     items.extend(seen.into_iter().map(text));
-    Value::List(items)
+    Ok(Value::List(items))
 }
 
 /// The twin of `restore` in `slot.lua`.

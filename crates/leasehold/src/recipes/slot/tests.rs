@@ -127,7 +127,11 @@ fn request_that_runs_late_is_for_the_slot_of_its_time() {
     server.run();
     assert_eq!(server.begin_requested_at(requested), [3]);
     server.repeats = ANY;
-    assert_eq!(server.begin_requested_at(requested), [1, 100, 0]);
+    assert_eq!(
+        server.begin_requested_at(requested),
+        [1, 101, 0],
+        "the next slot stays closed"
+    );
 }
 
 #[test]
@@ -223,6 +227,21 @@ fn late_copy_of_a_request_grants_nothing() {
         assert_eq!(server.begin(), [1, 100, 0], "{state}: a new request");
         server.keyspace.del(b"x");
         assert_eq!(server.begin_again(now_ms), [2], "{state}: it was lost");
+    }
+}
+
+#[test]
+fn late_copy_of_a_request_grants_nothing_after_other_turns() {
+    let now_ms = 100 * PERIOD;
+    let mut server = Server::at(now_ms);
+    server.repeats = ANY;
+    server.run();
+    let (copied, others) = (server.holds, 4);
+    for other in 1..=others {
+        server.holds = copied + other - 1;
+        server.run();
+        server.holds = copied;
+        assert_eq!(server.begin_again(now_ms), [2], "after {other} turns");
     }
 }
 
