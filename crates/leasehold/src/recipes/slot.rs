@@ -197,9 +197,10 @@ impl Turns {
 
     /// Sets whether the job runs although its turn has ended: the turn is done, has failed, or its
     /// holder died. `false` by default. Use this to repeat a job by hand. The job still does not
-    /// run while another client holds the lock. It runs for the slot that has begun last, so the next slot
-    /// stays open. If the server knows of a later slot, because its clock was ahead, that one no
-    /// longer counts, and slots run again.
+    /// run while another client holds the lock. It runs for the slot that has begun last, so the
+    /// next slot stays open. If the job of the next slot runs before this one does, this one repeats
+    /// it. If the server knows of a later slot, because its clock was ahead, that slot no longer
+    /// counts, and slots run again.
     ///
     /// This also changes the plan of the name: if it had slots of another period or offset, or ids
     /// instead of slots, it has the plan of this handle from now on.
@@ -210,7 +211,8 @@ impl Turns {
     }
 
     /// Sets whether a turn whose holder died stays closed. `false` by default: the next client that
-    /// requests the same slot or id runs the job again.
+    /// requests the same slot or id runs the job again. The server remembers an id only for
+    /// [`keep`](Self::keep).
     #[must_use = "the setting is only in the returned value"]
     pub fn at_most_once(mut self, at_most_once: bool) -> Self {
         self.at_most_once = at_most_once;
@@ -218,8 +220,10 @@ impl Turns {
     }
 
     /// Sets how long the server remembers the id of a turn, counted from the start of the turn and
-    /// again from its end: at least 10 ms, a day by default. It has no effect with slots, which the
-    /// server remembers for two periods and 30 days.
+    /// again from its end: at least 10 ms, a day by default. Choose a time that is longer than the
+    /// job: if the job takes longer and its process dies, the id runs again, even with
+    /// [`at_most_once`](Self::at_most_once). This setting has no effect with slots, which the server
+    /// remembers for two periods and 30 days.
     #[must_use = "the setting is only in the returned value"]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
@@ -623,8 +627,9 @@ impl Turn {
         died.map(|record| record.info(TurnState::Died, &self.wanted))
     }
 
-    /// Records that the job is done, and releases the lock in the same request. If [replicas must
-    /// confirm](Lock::acknowledged_by) the hold, they first confirm this record.
+    /// Records that the job is done, and releases the lock in the same request. If the server can't
+    /// record this, because it is out of memory, it does not release the lock either. If [replicas
+    /// must confirm](Lock::acknowledged_by) the hold, they first confirm this record.
     ///
     /// # Errors
     ///

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leasehold::slot::{Begin, Turns};
+use leasehold::slot::{Begin, Turn, TurnState, Turns};
 use leasehold::{Client, ErrorKind};
 use leasehold_testkit::{ClockShim, RedisServer};
 
 use crate::support::child::{Child, job};
+use crate::support::eventually;
 
 const TEST: &str = "server::slots::a_process_with_a_clock_of_its_own";
 const PROCESSES: usize = 50;
@@ -160,4 +161,42 @@ async fn process_that_sleeps_past_its_lease_does_not_note_its_turn_as_done() {
     assert_eq!(seen.hold, turn.holder_id());
     turn.done().await.unwrap();
     assert!(matches!(turns.begin().await.unwrap(), Begin::Done(_)));
+}
+
+async fn begun(turns: &Turns) -> Turn {
+    match turns.begin().await.unwrap() {
+        Begin::Run(turn) => turn,
+        other => panic!("the turn is open: {other:?}"),
+    }
+}
+
+/// A server without memory can release a lock, but can't record that a job is done.
+#[tokio::test]
+async fn turn_is_released_as_done_only_when_that_is_recorded() {
+    let server = RedisServer::start().unwrap();
+    let limit = |bytes| server.command(&["CONFIG", "SET", "maxmemory", bytes]);
+    let builder = Client::builder().reply_timeout(Duration::from_millis(300));
+    let client = builder.connect(&server.url()).await.unwrap();
+    let (lock, hour) = (client.lock("job"), Duration::from_secs(3600));
+    let (per_slot, per_id) = (lock.once_per(hour), client.lock("id").once_for("1"));
+    for turns in [per_slot.retry_failed(true), per_id.retry_failed(true)] {
+        let lock = client.lock(turns.name());
+        let turn = begun(&turns).await;
+        limit("1").unwrap();
+        turn.failed().await.unwrap();
+        assert!(
+            !lock.is_locked().await.unwrap(),
+            "it is released without memory"
+        );
+        limit("0").unwrap();
+        let turn = begun(&turns).await;
+        limit("1").unwrap();
+        let error = turn.done().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(lock.is_locked().await.unwrap(), "its end is not recorded");
+        limit("0").unwrap();
+        eventually("it is released", async || !lock.is_locked().await.unwrap()).await;
+        let last = lock.last_turn().await.unwrap().expect("it is recorded");
+        assert_eq!(last.state, TurnState::Done);
+    }
 }

@@ -58,15 +58,19 @@ local function note_end(record, hold, state, rc, keep_ms)
   redis.pcall('PEXPIRE', record, keep_ms)
   return type(noted) == 'table' and noted.err or nil
 end
--- Writes the records of a turn per id again, if they have expired during the job.
-local function restore(newest, record, hold, id, by, began_ms)
-  if id == '' then return end
-  for _, key in ipairs({ record, newest }) do
-    if redis.pcall('HLEN', key) == 0 then
-      redis.pcall('HSET', key, 'slot', '0', 'state', 'running', 'hold', hold, 'by', by,
-        'at_ms', began_ms, 'period_ms', '0', 'offset_ms', '0', 'id', id)
+-- Records the end of the turn of this hold. If the records of a turn per id have expired during the
+-- job, writes them again. Returns an error message if that failed.
+local function record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms)
+  local failed
+  for _, key in ipairs(newest == record and { record } or { record, newest }) do
+    if id ~= '' and redis.pcall('HLEN', key) == 0 then
+      local written = redis.pcall('HSET', key, 'slot', '0', 'state', 'running', 'hold', hold,
+        'by', by, 'at_ms', began_ms, 'period_ms', '0', 'offset_ms', '0', 'id', id)
+      failed = failed or type(written) == 'table' and written.err
     end
+    failed = failed or note_end(key, hold, state, rc, keep_ms)
   end
+  return failed
 end
 
 -- [begin] -----------------------------------------------------------------------------------------
@@ -111,7 +115,9 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   end
   -- The holds of the last turns of this record, the newest first.
   local past = redis.call('HGET', record, 'past') or ''
-  if seen[3] then past = seen[3] .. ' ' .. past end
+  if seen[3] then
+    past = seen[3] .. (past == '' and '' or ' ' .. past)
+  end
   if string.find(' ' .. past .. ' ', ' ' .. hold .. ' ', 1, true) then
     -- This is a late copy of a request that was granted: the turn of this hold has ended.
     return refusal(2, lock, holder_of(lock), seen)
@@ -199,31 +205,29 @@ end
 --          0      the hold no longer had the lock, in all other cases: a turn that was still
 --                 running is recorded as `failed` in place of `done`. A copy of a request with
 --                 `failed` or `open` gets 0, too
+--          text OOM: the server is out of memory. It has not recorded that the job is done, and has
+--                 not freed the lock
 
 local function finish(lock, newest, record, hold, channel, state, rc, keep_ms, id, by, began_ms)
-  -- HDEL is first, because it works when the server is out of memory.
-  local had = redis.call('HDEL', lock, hold)
+  local had = redis.call('HEXISTS', lock, hold)
   if had == 1 then
-    restore(newest, record, hold, id, by, began_ms)
-  end
-  local is_own = redis.pcall('HGET', record, 'hold') == hold
-  local was = redis.pcall('HGET', record, 'state')
-  if is_own and was == 'running' then
-    if had == 0 and state == 'done' then
-      state = 'failed'
+    -- A job that is done must not run again, so the lock stays until this is recorded. All other
+    -- turns are released first, because HDEL works when the server is out of memory.
+    local is_done = state == 'done'
+    if not is_done then redis.call('HDEL', lock, hold) end
+    local failed = record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms)
+    if is_done then
+      if failed then return failed end
+      redis.call('HDEL', lock, hold)
     end
-    note_end(record, hold, state, rc, keep_ms)
-    if newest ~= record then
-      note_end(newest, hold, state, rc, keep_ms)
-    end
-  elseif had == 0 then
-    return is_own and was == 'done' and 1 or 0
+    local receivers = redis.pcall('PUBLISH', channel, '0')
+    return 1 + (type(receivers) == 'number' and receivers or 0)
   end
-  if had == 0 then
-    return 0
+  local was = redis.pcall('HGET', record, 'hold') == hold and redis.pcall('HGET', record, 'state')
+  if was == 'running' then
+    record_end(newest, record, hold, state == 'done' and 'failed' or state, rc, keep_ms, '')
   end
-  local receivers = redis.pcall('PUBLISH', channel, '0')
-  return 1 + (type(receivers) == 'number' and receivers or 0)
+  return was == 'done' and 1 or 0
 end
 
 -- [mark] ------------------------------------------------------------------------------------------
@@ -249,15 +253,7 @@ local function mark(lock, newest, record, hold, state, rc, keep_ms, id, by, bega
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  restore(newest, record, hold, id, by, began_ms)
-  local failed = note_end(record, hold, state, rc, keep_ms)
-  if failed then
-    return failed
-  end
-  if newest ~= record then
-    note_end(newest, hold, state, rc, keep_ms)
-  end
-  return 1
+  return record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms) or 1
 end
 
 -- [look] ------------------------------------------------------------------------------------------

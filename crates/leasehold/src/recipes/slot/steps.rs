@@ -88,6 +88,7 @@ impl Begin<'_> {
     fn past(&self, keyspace: &mut Keyspace, last: Option<&[u8]>) -> Result<Vec<u8>, Refusal> {
         let before = keyspace.hget(self.record, b"past")?.unwrap_or_default();
         Ok(match last {
+            Some(last) if before.is_empty() => last.to_vec(),
             Some(last) => [last, &before].join(&b' '),
             None => before,
         })
@@ -185,30 +186,30 @@ step! {
 
 impl Finish<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let had = keyspace.hdel(self.lock, self.hold)?;
-        if had {
-            let turn = (self.hold, self.id, self.by, self.began_ms);
-            restore(keyspace, [self.newest, self.record], turn)?;
+        let end = End {
+            newest: self.newest,
+            record: self.record,
+            hold: self.hold,
+            state: self.state,
+            rc: self.rc,
+            keep_ms: self.keep_ms,
+        };
+        if keyspace.hdel(self.lock, self.hold)? {
+            end.restore(keyspace, (self.id, self.by, self.began_ms))?;
+            end.note(keyspace)?;
+            let listeners = keyspace.listeners(self.channel);
+            keyspace.publish(self.channel, b"0");
+            return Ok(Value::Int(1 + listeners));
         }
         let hold = keyspace.hget(self.record, b"hold").unwrap_or_default();
         let state = keyspace.hget(self.record, b"state").unwrap_or_default();
-        let is_own = hold.as_deref() == Some(self.hold);
-        if is_own && state.as_deref() == Some(b"running") {
-            let was_lost = !had && self.state == b"done";
+        let was = state.filter(|_| hold.as_deref() == Some(self.hold));
+        if was.as_deref() == Some(b"running") {
+            let was_lost = self.state == b"done";
             let state = if was_lost { b"failed" } else { self.state };
-            for key in keys(self.newest, self.record) {
-                note_end(keyspace, key, (self.hold, state, self.rc), self.keep_ms)?;
-            }
-        } else if !had {
-            let is_copy = is_own && state.as_deref() == Some(b"done");
-            return Ok(Value::Int(is_copy.into()));
+            End { state, ..end }.note(keyspace)?;
         }
-        if !had {
-            return Ok(Value::Int(0));
-        }
-        let listeners = keyspace.listeners(self.channel);
-        keyspace.publish(self.channel, b"0");
-        Ok(Value::Int(1 + listeners))
+        Ok(Value::Int((was.as_deref() == Some(b"done")).into()))
     }
 }
 
@@ -224,16 +225,16 @@ impl Mark<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let turn = (self.hold, self.id, self.by, self.began_ms);
-        restore(keyspace, [self.newest, self.record], turn)?;
-        for key in keys(self.newest, self.record) {
-            note_end(
-                keyspace,
-                key,
-                (self.hold, self.state, self.rc),
-                self.keep_ms,
-            )?;
-        }
+        let end = End {
+            newest: self.newest,
+            record: self.record,
+            hold: self.hold,
+            state: self.state,
+            rc: self.rc,
+            keep_ms: self.keep_ms,
+        };
+        end.restore(keyspace, (self.id, self.by, self.began_ms))?;
+        end.note(keyspace)?;
         Ok(Value::Int(1))
     }
 }
@@ -368,56 +369,61 @@ fn refusal(
     Ok(Value::List(items))
 }
 
-/// The twin of `restore` in `slot.lua`.
-fn restore(
-    keyspace: &mut Keyspace,
-    [newest, record]: [&[u8]; 2],
-    (hold, id, by, began_ms): (&[u8], &[u8], &[u8], u64),
-) -> Result<(), Refusal> {
-    if id.is_empty() {
-        return Ok(());
-    }
-    let began_ms = began_ms.to_string();
-    let fields: [(&[u8], &[u8]); 8] = [
-        (b"slot", b"0"),
-        (b"state", b"running"),
-        (b"hold", hold),
-        (b"by", by),
-        (b"at_ms", began_ms.as_bytes()),
-        (b"period_ms", b"0"),
-        (b"offset_ms", b"0"),
-        (b"id", id),
-    ];
-    for key in keys(newest, record) {
-        if keyspace.hlen(key) != Ok(0) {
-            continue;
-        }
-        for (field, value) in fields {
-            keyspace.hset(key, field, value)?;
-        }
-    }
-    Ok(())
+/// The end of a turn: the twin of `record_end` in `slot.lua`.
+#[derive(Clone, Copy)]
+struct End<'a> {
+    newest: &'a [u8],
+    record: &'a [u8],
+    hold: &'a [u8],
+    state: &'a [u8],
+    rc: &'a [u8],
+    keep_ms: u64,
 }
 
-/// The twin of `note_end` in `slot.lua`.
-fn note_end(
-    keyspace: &mut Keyspace,
-    record: &[u8],
-    (hold, state, rc): (&[u8], &[u8], &[u8]),
-    keep_ms: u64,
-) -> Result<(), Refusal> {
-    if keyspace
-        .hget(record, b"hold")
-        .unwrap_or_default()
-        .as_deref()
-        != Some(hold)
-    {
-        return Ok(());
+impl End<'_> {
+    /// Writes the records of a turn per id again, if they have expired during the job.
+    fn restore(
+        &self,
+        keyspace: &mut Keyspace,
+        (id, by, began_ms): (&[u8], &[u8], u64),
+    ) -> Result<(), Refusal> {
+        if id.is_empty() {
+            return Ok(());
+        }
+        let began_ms = began_ms.to_string();
+        let fields: [(&[u8], &[u8]); 8] = [
+            (b"slot", b"0"),
+            (b"state", b"running"),
+            (b"hold", self.hold),
+            (b"by", by),
+            (b"at_ms", began_ms.as_bytes()),
+            (b"period_ms", b"0"),
+            (b"offset_ms", b"0"),
+            (b"id", id),
+        ];
+        for key in keys(self.newest, self.record) {
+            if keyspace.hlen(key) != Ok(0) {
+                continue;
+            }
+            for (field, value) in fields {
+                keyspace.hset(key, field, value)?;
+            }
+        }
+        Ok(())
     }
-    let now = keyspace.now_ms().to_string();
-    keyspace.hset(record, b"state", state)?;
-    keyspace.hset(record, b"ended_ms", now.as_bytes())?;
-    keyspace.hset(record, b"rc", rc)?;
-    keyspace.pexpire(record, keep_ms);
-    Ok(())
+
+    /// Records the end, if the records are about this turn.
+    fn note(&self, keyspace: &mut Keyspace) -> Result<(), Refusal> {
+        let now = keyspace.now_ms().to_string();
+        for key in keys(self.newest, self.record) {
+            if keyspace.hget(key, b"hold").unwrap_or_default().as_deref() != Some(self.hold) {
+                continue;
+            }
+            keyspace.hset(key, b"state", self.state)?;
+            keyspace.hset(key, b"ended_ms", now.as_bytes())?;
+            keyspace.hset(key, b"rc", self.rc)?;
+            keyspace.pexpire(key, self.keep_ms);
+        }
+        Ok(())
+    }
 }
