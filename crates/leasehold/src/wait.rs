@@ -509,8 +509,10 @@ impl Wait<'_> {
         let server = place.server_view();
         let failure = match server.outage().cloned() {
             Some(outage) => {
-                let may_have_run = place.may_have_run_since(outage.since);
-                outage_failure(outage, self.context.clock.now(), may_have_run)
+                // A waiter for a latch changes nothing.
+                let changes = !matches!(self.line, LineMode::SingleFlight);
+                let in_doubt = changes && place.is_in_doubt(&server);
+                outage_failure(outage, self.context.clock.now(), in_doubt)
             }
             None if !server.has_answered() && !self.was_held => no_answer_in_time(self.context),
             None if server.without_expiry().is_some() => return Err(self.never_expires()),
@@ -724,19 +726,19 @@ fn never_expires(key: &Key, address: &str) -> Error {
 
 /// Returns the failure of a wait that an outage has ended. The result of the last request does not
 /// count alone: an earlier request of the same outage may have run.
-fn outage_failure(outage: Outage, now: Moment, may_have_run: bool) -> Failure {
+fn outage_failure(outage: Outage, now: Moment, in_doubt: bool) -> Failure {
     let (failure, duration) = (outage.failure, now.saturating_sub(outage.since));
     let unanswered_for = format!("nothing answered for {duration:.1?}");
     match &failure.cause {
         Cause::NoAnswer(what) => Failure {
             cause: Cause::NoAnswer(format!("{what}; {unanswered_for}")),
-            outcome: match may_have_run {
+            outcome: match in_doubt {
                 true => Outcome::MayHaveRun,
                 false => failure.outcome,
             },
             ..failure
         },
-        cause if may_have_run => Failure {
+        cause if in_doubt => Failure {
             cause: Cause::NoAnswer(format!("the last attempt failed: {cause}")),
             outcome: Outcome::MayHaveRun,
             ..failure

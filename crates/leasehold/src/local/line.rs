@@ -28,7 +28,7 @@ use super::server_view::ServerView;
 use super::stalls::StallCheck;
 use super::succession::Succession;
 use super::{LocalRecords, Record, RecordRef};
-use crate::backend::failure::{Failure, Outcome};
+use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Moment;
 use crate::hold::Undo;
 use crate::key::Key;
@@ -744,15 +744,18 @@ impl Place {
         self.has_asked.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a request that this waiter has sent since then may have run without an
-    /// answer.
-    pub(crate) fn may_have_run_since(&self, since: Moment) -> bool {
-        self.may_have_run.lock().is_some_and(|sent| sent >= since)
+    /// Returns whether a request of this waiter may have run without an answer, and no later request
+    /// of the line was answered.
+    pub(crate) fn is_in_doubt(&self, server: &ServerView) -> bool {
+        let unanswered = *self.may_have_run.lock();
+        unanswered.is_some_and(|sent| !server.has_answered_after(sent))
     }
 
     /// Notes that a request that was sent at `sent` was not answered.
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
-        if failure.outcome == Outcome::MayHaveRun {
+        // An unconfirmed grant was answered, and is given back.
+        let is_answered = matches!(failure.cause, Cause::Unconfirmed(_));
+        if failure.outcome == Outcome::MayHaveRun && !is_answered {
             *self.may_have_run.lock() = Some(sent);
         }
         let is_new_outage = self.line.server.lock().unanswered(sent, now, gap, failure);

@@ -88,6 +88,11 @@ impl ServerView {
         self.answered.is_some()
     }
 
+    /// Returns whether the server has answered a request that was sent after this moment.
+    pub(crate) fn has_answered_after(&self, sent: Moment) -> bool {
+        self.answered.is_some_and(|answered| answered > sent)
+    }
+
     pub(crate) fn outage(&self) -> Option<&Outage> {
         self.outage.as_ref()
     }

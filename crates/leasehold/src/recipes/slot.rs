@@ -6,7 +6,6 @@ pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::convert::Infallible;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use self::info::{Seen, beginning_of, since_epoch};
 use self::kind::{Answers, Granted, TurnKind, Wanted};
+use crate::backend::failure::{Cause, Outcome};
 use crate::backend::retry::RetryDelays;
 use crate::backend::route::Route;
 use crate::backend::step::Value;
@@ -335,19 +335,27 @@ impl Turns {
             biased;
             begun = self.in_time(asking, deadline, &wanted, &answers) => begun,
             info = answers.until_over(&wanted) => Ok(Begin::Done(info)),
-            never = self.give_back_unclaimed(&wanted, &answers) => match never {},
+            error = self.give_back_unclaimed(&wanted, &answers) => Err(error),
         }
     }
 
     /// Gives back each grant of this call whose answer was lost and whose lease has ended. A release
     /// in the background gives up at the end of the lease, and the turn would then count as begun.
-    async fn give_back_unclaimed(&self, wanted: &Wanted, answers: &Answers) -> Infallible {
+    /// Returns only if the server refuses this.
+    async fn give_back_unclaimed(&self, wanted: &Wanted, answers: &Answers) -> Error {
         loop {
             let hold = answers.unclaimed().await;
-            let Ok(key) = self.lock.key() else { continue };
+            let key = match self.lock.key() {
+                Ok(key) => key,
+                Err(error) => return error,
+            };
             let give_back = wanted.give_back(key, &self.lock.channel(), &hold);
-            // If this fails, the next answer is about the same hold.
-            let _ = self.lock.context().backend.submit(give_back).await;
+            // If no server answers, the next answer to the wait is about the same hold.
+            if let Err(failure) = self.lock.context().backend.submit(give_back).await
+                && !failure.may_heal()
+            {
+                return failure.into_error(key);
+            }
         }
     }
 
@@ -451,7 +459,13 @@ impl Turns {
     /// refused because of an earlier one whose grant the client has not learned of in time.
     fn refused(&self, seen: &Seen, wanted: &Wanted, answers: &Answers) -> Result<Begin> {
         if answers.is_about_own_grant() {
-            return Err(no_answer_in_time(self.lock.context()).into_error(self.lock.key()?));
+            let cause = Cause::NoAnswer("the answer to an earlier request was lost".into());
+            let failure = self
+                .lock
+                .context()
+                .backend
+                .failure(Outcome::MayHaveRun, cause);
+            return Err(failure.into_error(self.lock.key()?));
         }
         let is_over = match seen.state() {
             Some(TurnState::Done) => true,
@@ -627,9 +641,8 @@ impl Turn {
         died.map(|record| record.info(TurnState::Died, &self.wanted))
     }
 
-    /// Records that the job is done, and releases the lock in the same request. If the server can't
-    /// record this, because it is out of memory, it does not release the lock either. If [replicas
-    /// must confirm](Lock::acknowledged_by) the hold, they first confirm this record.
+    /// Records that the job is done, and releases the lock in the same request. If [replicas must
+    /// confirm](Lock::acknowledged_by) the hold, they first confirm this record.
     ///
     /// # Errors
     ///

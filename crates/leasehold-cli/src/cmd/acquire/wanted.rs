@@ -24,16 +24,16 @@ use crate::usage::command_line;
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
 /// The pause between two tries while no server answers.
-pub(super) const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 /// Waits before a request is repeated. Returns `false` at once if the next try would be after the
 /// limit.
-pub(super) async fn may_try_again(limit: Instant) -> bool {
-    let is_allowed = Instant::now() + BETWEEN_TRIES < limit;
-    if is_allowed {
+pub(super) async fn wait_for_next_try(limit: Instant) -> bool {
+    let in_time = Instant::now() + BETWEEN_TRIES < limit;
+    if in_time {
         tokio::time::sleep(BETWEEN_TRIES).await;
     }
-    is_allowed
+    in_time
 }
 
 /// The limit of a wait.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -187,7 +187,7 @@ pub(super) struct Granted {
 pub(super) struct Answers {
     state: Mutex<AnswerState>,
     /// Notified when `is_over` or `unclaimed` is set.
-    over: Notify,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -196,14 +196,19 @@ struct AnswerState {
     seen: Option<Seen>,
     looked: Option<Seen>,
     is_over: bool,
-    /// The last holds that were requested and not refused. The server may have granted one of them
-    /// without the client learning of it. The client then gives it back in the background.
+    /// The last holds that were requested, unless the request was refused or did not run. The server
+    /// may have granted one of them without the client learning of it. The client then gives it back
+    /// in the background.
     requested: VecDeque<String>,
     /// One of these holds whose lease has ended, so that its turn counts as begun and is closed.
     unclaimed: Option<String>,
 }
 
 impl AnswerState {
+    fn forget_requested(&mut self, hold: &str) {
+        self.requested.retain(|requested| requested != hold);
+    }
+
     /// Returns whether the last answer is about a hold that was granted to this call.
     fn is_about_own_grant(&self) -> bool {
         let of = |seen: &Seen| {
@@ -214,11 +219,11 @@ impl AnswerState {
     }
 }
 
-/// The number of requests without an answer that are remembered. A client gives up such a request
-/// after some seconds, and gives back what was granted within some more.
-const MOST_REQUESTED: usize = 64;
+/// The number of holds that are remembered. While a server is silent, a request takes seconds, so
+/// this is enough for an hour.
+const MOST_REQUESTED: usize = 1024;
 /// The time until a wait asks again for a turn that it gives back.
-const GIVEN_BACK_WITHIN_MS: i64 = 100;
+const ASK_AGAIN_AFTER_MS: i64 = 100;
 
 impl Answers {
     /// Notes the answer to a request that only looked, and did not ask for a grant.
@@ -251,7 +256,7 @@ impl Answers {
     /// Waits until the turn is over.
     pub(super) async fn until_over(&self, wanted: &Wanted) -> TurnInfo {
         loop {
-            let notified = self.over.notified();
+            let notified = self.changed.notified();
             if let Some(info) = self.over(wanted) {
                 return info;
             }
@@ -259,11 +264,10 @@ impl Answers {
         }
     }
 
-    /// Waits until the lease of a grant has ended that the client did not learn of in time. Returns
-    /// the hold.
+    /// Waits until a grant that the client did not learn of has expired. Returns its hold.
     pub(super) async fn unclaimed(&self) -> String {
         loop {
-            let notified = self.over.notified();
+            let notified = self.changed.notified();
             if let Some(hold) = self.state.lock().unclaimed.take() {
                 return hold;
             }
@@ -306,21 +310,21 @@ impl Answers {
         }
         let seen = Seen::read(items)?;
         let (ttl_ms, is_closed) = (seen.ttl_ms, seen.code == 3);
-        state.requested.retain(|requested| requested != hold);
+        state.forget_requested(hold);
         state.seen = Some(seen);
         if is_closed && state.is_about_own_grant() {
             state.unclaimed = state.seen.as_ref().map(|seen| seen.hold().to_owned());
             drop(state);
-            self.over.notify_waiters();
+            self.changed.notify_waiters();
             return Some(AcquireReply::Busy {
-                ttl_ms: GIVEN_BACK_WITHIN_MS,
+                ttl_ms: ASK_AGAIN_AFTER_MS,
                 before: None,
             });
         }
         state.is_over = is_closed;
         if state.is_over {
             drop(state);
-            self.over.notify_waiters();
+            self.changed.notify_waiters();
         }
         Some(AcquireReply::Busy {
             ttl_ms: ttl_ms.max(0),
@@ -369,6 +373,7 @@ impl Named for TurnKind {
             channel: lock.channel(),
             kind: lock.kind().clone(),
             ending: Arc::default(),
+            was_undone: AtomicBool::new(false),
         })
     }
 
@@ -387,6 +392,18 @@ struct TurnHold {
     channel: Arc<str>,
     kind: TurnKind,
     ending: Arc<Ending>,
+    /// Whether a release of the hold was requested.
+    was_undone: AtomicBool,
+}
+
+impl Drop for TurnHold {
+    fn drop(&mut self) {
+        // A hold without a release was not granted: its request did not run.
+        if !*self.was_undone.get_mut() {
+            let answers = &self.kind.answers;
+            answers.state.lock().forget_requested(self.hold.wire_id());
+        }
+    }
 }
 
 impl HoldSteps for TurnHold {
@@ -426,6 +443,7 @@ impl HoldSteps for TurnHold {
     fn release(&self) -> Operation {
         let (wanted, (state, rc)) = (&self.kind.wanted, self.ending.on_wire());
         let granted = self.kind.answers.granted();
+        self.was_undone.store(true, Ordering::SeqCst);
         wanted.finish(
             self.hold.lock(),
             &self.channel,

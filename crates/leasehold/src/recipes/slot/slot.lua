@@ -138,9 +138,9 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
       or (state == 'running' and held == 0 and most_once == '1')
   end
   if repeats == '2' then
-    -- A job that runs again does not take the next slot, unless a turn has taken that slot since the
-    -- request, or shortly before the slot's beginning. A later slot was recorded by mistake or while
-    -- the clock was ahead.
+    -- A job that runs again does not take the next slot, unless a turn has taken that slot, and the
+    -- slot has begun or begins soon. A later slot was recorded by mistake or while the clock was
+    -- ahead.
     local latest = math.max(requested, now_ms()) + math.floor(tonumber(period_ms) / 4)
     local soon = slot_at(latest, period_ms, offset_ms)
     closed, mine = false, slot_at(requested, period_ms, offset_ms)
@@ -205,21 +205,11 @@ end
 --          0      the hold no longer had the lock, in all other cases: a turn that was still
 --                 running is recorded as `failed` in place of `done`. A copy of a request with
 --                 `failed` or `open` gets 0, too
---          text OOM: the server is out of memory. It has not recorded that the job is done, and has
---                 not freed the lock
 
 local function finish(lock, newest, record, hold, channel, state, rc, keep_ms, id, by, began_ms)
-  local had = redis.call('HEXISTS', lock, hold)
-  if had == 1 then
-    -- A job that is done must not run again, so the lock stays until this is recorded. All other
-    -- turns are released first, because HDEL works when the server is out of memory.
-    local is_done = state == 'done'
-    if not is_done then redis.call('HDEL', lock, hold) end
-    local failed = record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms)
-    if is_done then
-      if failed then return failed end
-      redis.call('HDEL', lock, hold)
-    end
+  -- HDEL is first, because it works when the server is out of memory. After it, HSET works, too.
+  if redis.call('HDEL', lock, hold) == 1 then
+    record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms)
     local receivers = redis.pcall('PUBLISH', channel, '0')
     return 1 + (type(receivers) == 'number' and receivers or 0)
   end
@@ -247,12 +237,13 @@ end
 -- began_ms  when the turn began
 -- Returns  1  noted
 --          0  this hold no longer has the lock; nothing was changed
---          text OOM: the server is out of memory, and has noted nothing
 
 local function mark(lock, newest, record, hold, state, rc, keep_ms, id, by, began_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
+  -- HDEL works when the server is out of memory. After it, HSET works, too. No record has this field.
+  redis.pcall('HDEL', record, '')
   return record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms) or 1
 end
 

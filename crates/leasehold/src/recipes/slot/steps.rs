@@ -100,9 +100,9 @@ impl Begin<'_> {
         if self.repeats != ANY {
             return nearest_slot(requested, self.period_ms, self.offset_ms);
         }
-        // A job that runs again does not take the next slot, unless a turn has taken that slot since
-        // the request, or shortly before the slot's beginning. A later slot was recorded by mistake
-        // or while the clock was ahead.
+        // A job that runs again does not take the next slot, unless a turn has taken that slot, and
+        // the slot has begun or begins soon. A later slot was recorded by mistake or while the clock
+        // was ahead.
         let begun = slot_at(requested, self.period_ms, self.offset_ms);
         let latest = requested.max(now_ms) + self.period_ms / 4;
         let soon = slot_at(latest, self.period_ms, self.offset_ms);
