@@ -73,7 +73,7 @@ With --json, leasehold reports on stderr in JSON, one object per line. Each obje
 
   waiting   holder (id, kept, label, host and pid)
   busy      holder (id, kept, label, host and pid)
-  held      id, token, waited_ms; with --slot or --once also slot_ms, missed
+  held      id, token, waited_ms; with --slot or --once also slot_ms, missed, died
   started   pid
   stalled   no_progress_ms, last_progress_ms (since 1970 in UTC)
   progressing  (after stalled)

@@ -59,6 +59,8 @@ fn argument(to: &Sample, name: &str) -> String {
             (quarters * 900_000).to_string()
         }
         "requested_ms" => "0".into(),
+        "slot" if per_slot => ["8", "9", "10"][to.variant % 3].into(),
+        "slot" => "0".into(),
         "began_ms" => "1700000000000".into(),
         "id" => if per_slot { "" } else { "b" }.into(),
         "repeats" => ["0", "2", "0", "1", "1", "0", "2", "1"][to.variant].into(),

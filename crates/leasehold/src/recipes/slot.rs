@@ -718,8 +718,8 @@ impl Turn {
             // A release does not wait for replicas, but this request does.
             let key = self.lock.key()?;
             let ending = &self.granted.ending;
-            let (hold, began_ms) = (self.guard.holder_id(), self.granted.began_ms);
-            let mark = self.wanted.mark(key, hold, ending, began_ms);
+            let turn = (self.granted.slot, self.granted.began_ms);
+            let mark = self.wanted.mark(key, self.guard.holder_id(), ending, turn);
             let backend = &self.lock.context().backend;
             let marked = backend.submit_by(mark, Route::of(acknowledged)).await;
             if let Err(failure) = marked {

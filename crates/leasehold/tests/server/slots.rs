@@ -181,6 +181,10 @@ async fn end_of_a_turn_is_recorded_without_memory() {
     for turns in [per_slot, per_id] {
         let lock = client.lock(turns.name());
         for state in [TurnState::Failed, TurnState::Done] {
+            limit("1").unwrap();
+            let error = turns.try_begin().await.expect_err("there is no memory");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            limit("0").unwrap();
             let turn = begun(&turns).await;
             limit("1").unwrap();
             match state {

@@ -34,15 +34,19 @@ end
 
 -- [grant] -----------------------------------------------------------------------------------------
 
+-- Takes back a lock that was just granted to this hold. The lock has one field, so HDEL and DEL both
+-- remove it. An ACL may deny one of them.
+local function ungrant(lock, hold)
+  local gone = redis.pcall('HDEL', lock, hold)
+  if type(gone) == 'table' then redis.call('DEL', lock) end
+end
 -- Grants a free lock to this hold, with a lease. Returns false, or an error message.
 local function grant(lock, hold, lease_ms)
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then
-    -- A lock without expiry would outlive its holder. The lock was free and has one field, so
-    -- HDEL and DEL both remove it. An ACL may deny one of them.
-    local gone = redis.pcall('HDEL', lock, hold)
-    if type(gone) == 'table' then redis.call('DEL', lock) end
+    -- A lock without expiry would outlive its holder.
+    ungrant(lock, hold)
     return expiry.err
   end
   return false

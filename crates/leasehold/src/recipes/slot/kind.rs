@@ -86,8 +86,9 @@ impl Wanted {
         channel: &str,
         hold: &str,
         (state, rc): (&str, &str),
-        began_ms: u64,
+        (slot, began_ms): (u64, u64),
     ) -> Operation {
+        let (period_ms, offset_ms) = self.plan();
         Finish {
             lock,
             newest: self.newest.as_bytes(),
@@ -97,6 +98,9 @@ impl Wanted {
             state: state.as_bytes(),
             rc: rc.as_bytes(),
             keep_ms: wire_ms(self.keep),
+            slot,
+            period_ms,
+            offset_ms,
             id: self.id.as_bytes(),
             by: self.by.as_bytes(),
             began_ms,
@@ -106,12 +110,20 @@ impl Wanted {
 
     /// Gives back the turn of `hold`, which no client began.
     pub(super) fn give_back(&self, key: &Key, channel: &str, hold: &str) -> Operation {
-        self.finish(key.as_str().as_bytes(), channel, hold, ("open", ""), 0)
+        let turn = (self.slot(), 0);
+        self.finish(key.as_str().as_bytes(), channel, hold, ("open", ""), turn)
     }
 
     /// Records how the turn of `hold` ended, before the lock is released.
-    pub(super) fn mark(&self, key: &Key, hold: &str, ending: &Ending, began_ms: u64) -> Operation {
+    pub(super) fn mark(
+        &self,
+        key: &Key,
+        hold: &str,
+        ending: &Ending,
+        (slot, began_ms): (u64, u64),
+    ) -> Operation {
         let (state, rc) = ending.on_wire();
+        let (period_ms, offset_ms) = self.plan();
         Mark {
             lock: key.as_str().as_bytes(),
             newest: self.newest.as_bytes(),
@@ -120,6 +132,9 @@ impl Wanted {
             state: state.as_bytes(),
             rc: rc.as_bytes(),
             keep_ms: wire_ms(self.keep),
+            slot,
+            period_ms,
+            offset_ms,
             id: self.id.as_bytes(),
             by: self.by.as_bytes(),
             began_ms,
@@ -449,7 +464,9 @@ impl HoldSteps for TurnHold {
             &self.channel,
             self.hold.wire_id(),
             (state, &rc),
-            granted.map_or(0, |granted| granted.began_ms),
+            granted.map_or((wanted.slot(), 0), |granted| {
+                (granted.slot, granted.began_ms)
+            }),
         )
     }
 

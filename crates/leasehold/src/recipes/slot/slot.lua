@@ -24,6 +24,11 @@ end
 -- The fields of a record that replies contain, in this order.
 local FIELDS = { 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc', 'missed', 'id', 'period_ms',
   'offset_ms' }
+-- The fields in which a turn that repeats another one keeps the record of that turn.
+local WAS = {}
+for n, field in ipairs(FIELDS) do
+  WAS[n] = 'was_' .. field
+end
 -- Returns the stored facts about a turn. Read the fields one by one: HMGET would be one more
 -- command that the user must be allowed to run.
 local function seen_in(record)
@@ -50,27 +55,55 @@ end
 local function granted(slot, missed, began_ms, died)
   return { 1, slot, missed, began_ms, unpack(died) }
 end
--- Records the end of a turn, if it is the turn of this hold. Returns an error message if that
--- failed.
+-- Returns the keys of the records that a turn writes.
+local function records(newest, record)
+  return newest == record and { record } or { record, newest }
+end
+-- Puts back the record that the turn of this hold has replaced. Returns the reply of HSET.
+local function put_back(record, hold)
+  local past = redis.pcall('HGET', record, 'past')
+  local set, gone = { 'past', hold .. ' ' .. (type(past) == 'string' and past or '') }, {}
+  for n, field in ipairs(FIELDS) do
+    local value = redis.pcall('HGET', record, WAS[n])
+    if type(value) == 'string' then
+      set[#set + 1], set[#set + 2] = field, value
+    else
+      gone[#gone + 1] = field
+    end
+  end
+  if gone[1] then redis.pcall('HDEL', record, unpack(gone)) end
+  return redis.pcall('HSET', record, unpack(set))
+end
+-- Records the end of a turn, if it is the turn of this hold. A turn that no client began leaves the
+-- record of the turn that it repeats. Returns an error message if that failed.
 local function note_end(record, hold, state, rc, keep_ms)
   if redis.pcall('HGET', record, 'hold') ~= hold then return nil end
-  local noted = redis.pcall('HSET', record, 'state', state, 'ended_ms', digits(now_ms()), 'rc', rc)
+  local noted
+  if state == 'open' and type(redis.pcall('HGET', record, 'was_state')) == 'string' then
+    noted = put_back(record, hold)
+  else
+    noted = redis.pcall('HSET', record, 'state', state, 'ended_ms', digits(now_ms()), 'rc', rc)
+  end
+  redis.pcall('HDEL', record, unpack(WAS))
   redis.pcall('PEXPIRE', record, keep_ms)
   return type(noted) == 'table' and noted.err or nil
 end
--- Records the end of the turn of this hold. If the records of a turn per id have expired during the
--- job, writes them again. Returns an error message if that failed.
-local function record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms)
+-- Records the end of the turn of this hold. Returns an error message if that failed.
+local function record_end(newest, record, hold, state, rc, keep_ms)
   local failed
-  for _, key in ipairs(newest == record and { record } or { record, newest }) do
-    if id ~= '' and redis.pcall('HLEN', key) == 0 then
-      local written = redis.pcall('HSET', key, 'slot', '0', 'state', 'running', 'hold', hold,
-        'by', by, 'at_ms', began_ms, 'period_ms', '0', 'offset_ms', '0', 'id', id)
-      failed = failed or type(written) == 'table' and written.err
-    end
-    failed = failed or note_end(key, hold, state, rc, keep_ms)
+  for _, key in ipairs(records(newest, record)) do
+    failed = note_end(key, hold, state, rc, keep_ms) or failed
   end
   return failed
+end
+-- Writes the records of a turn again, if they were lost or have expired during the job.
+local function restore(newest, record, hold, slot, period_ms, offset_ms, id, by, began_ms)
+  for _, key in ipairs(records(newest, record)) do
+    if redis.pcall('HLEN', key) == 0 then
+      redis.pcall('HSET', key, 'slot', slot, 'state', 'running', 'hold', hold, 'by', by,
+        'at_ms', began_ms, 'period_ms', period_ms, 'offset_ms', offset_ms, 'id', id)
+    end
+  end
 end
 
 -- [begin] -----------------------------------------------------------------------------------------
@@ -163,22 +196,33 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     end
   end
   local last = newest == record and seen or seen_in(newest)
-  -- The record is written before the grant: a grant without a record could run twice.
+  -- The grant is first: a server without memory refuses only the first write of a script.
+  local refused = grant(lock, hold, lease_ms)
+  if refused then
+    return refused
+  end
   local now = digits(now_ms())
   past = string.match(past, '^[^ ]* ?[^ ]* ?[^ ]* ?[^ ]*')
-  for _, key in ipairs(newest == record and { record } or { record, newest }) do
-    -- If the user may not run one of these commands, fail before anything is written.
-    redis.call('PEXPIRE', key, keep_ms)
-    redis.call('HDEL', key, 'ended_ms', 'rc')
+  for _, key in ipairs(records(newest, record)) do
+    local cleared = redis.pcall('HDEL', key, 'ended_ms', 'rc', unpack(WAS))
+    if type(cleared) == 'table' then
+      -- A grant without a record could run twice.
+      ungrant(lock, hold)
+      return cleared.err
+    end
+    local before = key == record and seen or last
+    local is_same = before[1] == digits(mine) and (before[9] or '') == id and not replans
+    if before[2] and before[2] ~= 'open' and (is_same or repeats == '2') then
+      local saved = {}
+      for n = 1, #FIELDS do
+        if before[n] then saved[#saved + 1], saved[#saved + 2] = WAS[n], before[n] end
+      end
+      redis.call('HSET', key, unpack(saved))
+    end
     redis.call('HSET', key, 'slot', digits(mine), 'state', 'running', 'hold', hold, 'by', by,
       'at_ms', now, 'missed', digits(missed), 'period_ms', period_ms, 'offset_ms', offset_ms,
       'id', id, 'past', past)
     redis.call('PEXPIRE', key, keep_ms)
-  end
-  local refused = grant(lock, hold, lease_ms)
-  if refused then
-    note_end(record, hold, 'open', '', keep_ms)
-    return refused
   end
   local has_died = last[2] == 'running' and not replans
   return granted(mine, missed, now_ms(), has_died and last or {})
@@ -196,6 +240,10 @@ end
 -- state     `done`, `failed`, or `open` for a turn that no client began
 -- rc        the exit code; empty if there is none
 -- keep_ms   how long the record is kept
+-- slot      the number of the slot; 0 for a turn per id. This and the following arguments are for a
+--           record that was lost during the job
+-- period_ms the length of a slot; 0 for a turn per id
+-- offset_ms the time of the first slot
 -- id        the id of the turn; empty with slots
 -- by        the name that operators see
 -- began_ms  when the turn began
@@ -206,16 +254,17 @@ end
 --                 running is recorded as `failed` in place of `done`. A copy of a request with
 --                 `failed` or `open` gets 0, too
 
-local function finish(lock, newest, record, hold, channel, state, rc, keep_ms, id, by, began_ms)
+local function finish(lock, newest, record, hold, channel, state, rc, keep_ms, slot, period_ms, offset_ms, id, by, began_ms)
   -- HDEL is first, because it works when the server is out of memory. After it, HSET works, too.
   if redis.call('HDEL', lock, hold) == 1 then
-    record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms)
+    restore(newest, record, hold, slot, period_ms, offset_ms, id, by, began_ms)
+    record_end(newest, record, hold, state, rc, keep_ms)
     local receivers = redis.pcall('PUBLISH', channel, '0')
     return 1 + (type(receivers) == 'number' and receivers or 0)
   end
   local was = redis.pcall('HGET', record, 'hold') == hold and redis.pcall('HGET', record, 'state')
   if was == 'running' then
-    record_end(newest, record, hold, state == 'done' and 'failed' or state, rc, keep_ms, '')
+    record_end(newest, record, hold, state == 'done' and 'failed' or state, rc, keep_ms)
   end
   return was == 'done' and 1 or 0
 end
@@ -232,19 +281,24 @@ end
 -- state     `done` or `failed`
 -- rc        the exit code; empty if there is none
 -- keep_ms   how long the record is kept
+-- slot      the number of the slot; 0 for a turn per id. This and the following arguments are for a
+--           record that was lost during the job
+-- period_ms the length of a slot; 0 for a turn per id
+-- offset_ms the time of the first slot
 -- id        the id of the turn; empty with slots
 -- by        the name that operators see
 -- began_ms  when the turn began
 -- Returns  1  noted
 --          0  this hold no longer has the lock; nothing was changed
 
-local function mark(lock, newest, record, hold, state, rc, keep_ms, id, by, began_ms)
+local function mark(lock, newest, record, hold, state, rc, keep_ms, slot, period_ms, offset_ms, id, by, began_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
   -- HDEL works when the server is out of memory. After it, HSET works, too. No record has this field.
   redis.pcall('HDEL', record, '')
-  return record_end(newest, record, hold, state, rc, keep_ms, id, by, began_ms) or 1
+  restore(newest, record, hold, slot, period_ms, offset_ms, id, by, began_ms)
+  return record_end(newest, record, hold, state, rc, keep_ms) or 1
 end
 
 -- [look] ------------------------------------------------------------------------------------------

@@ -65,19 +65,29 @@ impl Begin<'_> {
             None => 0,
         };
         let last = match self.newest == self.record {
-            true => seen,
+            true => seen.clone(),
             false => seen_in(keyspace, self.newest)?,
         };
         let mut spaces = past.iter().enumerate().filter(|(_, byte)| **byte == b' ');
         if let Some((end, _)) = spaces.nth(PAST - 1) {
             past.truncate(end);
         }
-        // The record is written before the grant: a grant without a record could run twice.
-        for key in keys(self.newest, self.record) {
-            self.write(keyspace, key, (mine, missed), &past)?;
-        }
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
+        let mut before = vec![last.clone()];
+        if self.newest != self.record {
+            before.insert(0, seen);
+        }
+        for (key, before) in keys(self.newest, self.record).zip(before) {
+            let is_same = whole(before[SLOT].as_deref()) == Some(mine)
+                && before[ID].as_deref().unwrap_or_default() == self.id
+                && !replans;
+            let is_kept = before[STATE]
+                .as_deref()
+                .is_some_and(|state| state != b"open");
+            let was = (is_kept && (is_same || self.repeats == ANY)).then_some(before);
+            self.write(keyspace, key, (mine, missed), (&past, was))?;
+        }
         let now = to_int(keyspace.now_ms());
         let has_died = last[STATE].as_deref() == Some(b"running") && !replans;
         let died = if has_died { last } else { Vec::new() };
@@ -151,7 +161,7 @@ impl Begin<'_> {
         keyspace: &mut Keyspace,
         key: &[u8],
         (mine, missed): (u64, u64),
-        past: &[u8],
+        (past, was): (&[u8], Option<Record>),
     ) -> Result<(), Refusal> {
         let text = |number: u64| number.to_string().into_bytes();
         let fields: [(&str, &[u8]); 10] = [
@@ -171,6 +181,12 @@ impl Begin<'_> {
         }
         keyspace.hdel(key, b"ended_ms")?;
         keyspace.hdel(key, b"rc")?;
+        forget_was(keyspace, key)?;
+        for (field, value) in FIELDS.iter().zip(was.into_iter().flatten()) {
+            if let Some(value) = value {
+                keyspace.hset(key, was_field(field).as_bytes(), &value)?;
+            }
+        }
         keyspace.pexpire(key, self.keep_ms);
         Ok(())
     }
@@ -180,7 +196,7 @@ step! {
     // Like a release, this step runs even if it arrives late.
     FINISH: Finish = slot.finish, grants: false,
     keys: [lock, newest, record],
-    args: [hold, channel, state, rc, keep_ms: u64, id, by, began_ms: u64],
+    args: [hold, channel, state, rc, keep_ms: u64, slot: u64, period_ms: u64, offset_ms: u64, id, by, began_ms: u64],
     uses: [TURNS],
 }
 
@@ -195,7 +211,14 @@ impl Finish<'_> {
             keep_ms: self.keep_ms,
         };
         if keyspace.hdel(self.lock, self.hold)? {
-            end.restore(keyspace, (self.id, self.by, self.began_ms))?;
+            let turn = Restored {
+                slot: self.slot,
+                plan: (self.period_ms, self.offset_ms),
+                id: self.id,
+                by: self.by,
+                began_ms: self.began_ms,
+            };
+            end.restore(keyspace, &turn)?;
             end.note(keyspace)?;
             let listeners = keyspace.listeners(self.channel);
             keyspace.publish(self.channel, b"0");
@@ -216,7 +239,7 @@ impl Finish<'_> {
 step! {
     MARK: Mark = slot.mark, grants: false,
     keys: [lock, newest, record],
-    args: [hold, state, rc, keep_ms: u64, id, by, began_ms: u64],
+    args: [hold, state, rc, keep_ms: u64, slot: u64, period_ms: u64, offset_ms: u64, id, by, began_ms: u64],
     uses: [TURNS],
 }
 
@@ -233,7 +256,14 @@ impl Mark<'_> {
             rc: self.rc,
             keep_ms: self.keep_ms,
         };
-        end.restore(keyspace, (self.id, self.by, self.began_ms))?;
+        let turn = Restored {
+            slot: self.slot,
+            plan: (self.period_ms, self.offset_ms),
+            id: self.id,
+            by: self.by,
+            began_ms: self.began_ms,
+        };
+        end.restore(keyspace, &turn)?;
         end.note(keyspace)?;
         Ok(Value::Int(1))
     }
@@ -274,6 +304,9 @@ const FIELDS: [&str; 11] = [
     "period_ms",
     "offset_ms",
 ];
+/// The stored facts about a turn, in the order of `FIELDS`.
+type Record = Vec<Option<Vec<u8>>>;
+
 /// The number of holds in a record's list of past holds.
 const PAST: usize = 4;
 const SLOT: usize = 0;
@@ -281,6 +314,7 @@ const STATE: usize = 1;
 const HOLD: usize = 2;
 const BEGAN: usize = 4;
 const MISSED: usize = 7;
+const ID: usize = 8;
 
 /// The values of `repeats`: failed turns may run again in their slot, or any turn that is not
 /// running may.
@@ -293,7 +327,7 @@ fn keys<'a>(newest: &'a [u8], record: &'a [u8]) -> impl Iterator<Item = &'a [u8]
     std::iter::once(record).chain(second)
 }
 
-fn seen_in(keyspace: &mut Keyspace, record: &[u8]) -> Result<Vec<Option<Vec<u8>>>, Refusal> {
+fn seen_in(keyspace: &mut Keyspace, record: &[u8]) -> Result<Record, Refusal> {
     let fields = FIELDS.iter();
     fields
         .map(|field| keyspace.hget(record, field.as_bytes()))
@@ -301,11 +335,7 @@ fn seen_in(keyspace: &mut Keyspace, record: &[u8]) -> Result<Vec<Option<Vec<u8>>
 }
 
 /// The twin of `turn_of` in `slot.lua`.
-fn turn_of(
-    keyspace: &mut Keyspace,
-    newest: &[u8],
-    hold: &[u8],
-) -> Result<Option<Vec<Option<Vec<u8>>>>, Refusal> {
+fn turn_of(keyspace: &mut Keyspace, newest: &[u8], hold: &[u8]) -> Result<Option<Record>, Refusal> {
     if hold.is_empty() || keyspace.hget(newest, b"hold")?.as_deref() != Some(hold) {
         return Ok(None);
     }
@@ -333,7 +363,7 @@ pub(super) fn nearest_slot(ms: u64, period_ms: u64, offset_ms: u64) -> u64 {
     slot_at(ms + period_ms / 2, period_ms, offset_ms)
 }
 
-fn granted(slot: i64, missed: i64, began_ms: i64, died: Vec<Option<Vec<u8>>>) -> Value {
+fn granted(slot: i64, missed: i64, began_ms: i64, died: Record) -> Value {
     let mut items = [1, slot, missed, began_ms].map(Value::Int).to_vec();
     items.extend(died.into_iter().map(text));
     Value::List(items)
@@ -357,7 +387,7 @@ fn refusal(
     keyspace: &mut Keyspace,
     code: i64,
     lock: &[u8],
-    seen: Vec<Option<Vec<u8>>>,
+    seen: Record,
 ) -> Result<Value, Refusal> {
     let mut items = vec![
         Value::Int(code),
@@ -367,6 +397,18 @@ fn refusal(
     ];
     items.extend(seen.into_iter().map(text));
     Ok(Value::List(items))
+}
+
+/// The name of the field in which a turn that repeats another one keeps this field of that turn.
+fn was_field(field: &str) -> String {
+    format!("was_{field}")
+}
+
+fn forget_was(keyspace: &mut Keyspace, key: &[u8]) -> Result<(), Refusal> {
+    for field in FIELDS {
+        keyspace.hdel(key, was_field(field).as_bytes())?;
+    }
+    Ok(())
 }
 
 /// The end of a turn: the twin of `record_end` in `slot.lua`.
@@ -380,26 +422,29 @@ struct End<'a> {
     keep_ms: u64,
 }
 
+/// The facts of a turn, for a record that was lost during the job.
+struct Restored<'a> {
+    slot: u64,
+    plan: (u64, u64),
+    id: &'a [u8],
+    by: &'a [u8],
+    began_ms: u64,
+}
+
 impl End<'_> {
-    /// Writes the records of a turn per id again, if they have expired during the job.
-    fn restore(
-        &self,
-        keyspace: &mut Keyspace,
-        (id, by, began_ms): (&[u8], &[u8], u64),
-    ) -> Result<(), Refusal> {
-        if id.is_empty() {
-            return Ok(());
-        }
-        let began_ms = began_ms.to_string();
+    /// Writes the records of a turn again, if they were lost or have expired during the job.
+    fn restore(&self, keyspace: &mut Keyspace, turn: &Restored<'_>) -> Result<(), Refusal> {
+        let text = |number: u64| number.to_string().into_bytes();
+        let (period_ms, offset_ms) = turn.plan;
         let fields: [(&[u8], &[u8]); 8] = [
-            (b"slot", b"0"),
+            (b"slot", &text(turn.slot)),
             (b"state", b"running"),
             (b"hold", self.hold),
-            (b"by", by),
-            (b"at_ms", began_ms.as_bytes()),
-            (b"period_ms", b"0"),
-            (b"offset_ms", b"0"),
-            (b"id", id),
+            (b"by", turn.by),
+            (b"at_ms", &text(turn.began_ms)),
+            (b"period_ms", &text(period_ms)),
+            (b"offset_ms", &text(offset_ms)),
+            (b"id", turn.id),
         ];
         for key in keys(self.newest, self.record) {
             if keyspace.hlen(key) != Ok(0) {
@@ -412,17 +457,36 @@ impl End<'_> {
         Ok(())
     }
 
-    /// Records the end, if the records are about this turn.
+    /// Records the end, if the records are about this turn. A turn that no client began leaves the
+    /// record of the turn that it repeats.
     fn note(&self, keyspace: &mut Keyspace) -> Result<(), Refusal> {
         let now = keyspace.now_ms().to_string();
         for key in keys(self.newest, self.record) {
             if keyspace.hget(key, b"hold").unwrap_or_default().as_deref() != Some(self.hold) {
                 continue;
             }
-            keyspace.hset(key, b"state", self.state)?;
-            keyspace.hset(key, b"ended_ms", now.as_bytes())?;
-            keyspace.hset(key, b"rc", self.rc)?;
+            if self.state == b"open" && keyspace.hget(key, b"was_state")?.is_some() {
+                self.put_back(keyspace, key)?;
+            } else {
+                keyspace.hset(key, b"state", self.state)?;
+                keyspace.hset(key, b"ended_ms", now.as_bytes())?;
+                keyspace.hset(key, b"rc", self.rc)?;
+            }
+            forget_was(keyspace, key)?;
             keyspace.pexpire(key, self.keep_ms);
+        }
+        Ok(())
+    }
+
+    /// Puts back the record that the turn has replaced.
+    fn put_back(&self, keyspace: &mut Keyspace, key: &[u8]) -> Result<(), Refusal> {
+        let past = keyspace.hget(key, b"past")?.unwrap_or_default();
+        keyspace.hset(key, b"past", &[self.hold, &past].join(&b' '))?;
+        for field in FIELDS {
+            keyspace.hdel(key, field.as_bytes())?;
+            if let Some(value) = keyspace.hget(key, was_field(field).as_bytes())? {
+                keyspace.hset(key, field.as_bytes(), &value)?;
+            }
         }
         Ok(())
     }

@@ -83,6 +83,9 @@ impl Server {
             state: state.as_bytes(),
             rc: b"",
             keep_ms: 90_000_000,
+            slot: 100,
+            period_ms: PERIOD,
+            offset_ms: self.offset,
             id: b"",
             by: b"me",
             began_ms: 1,
@@ -303,4 +306,38 @@ fn slot_that_was_taken_too_early_opens_on_request() {
     server.repeats = 0;
     server.keyspace.set_now(101 * PERIOD);
     assert_eq!(server.run(), [1, 101, 0]);
+}
+
+#[test]
+fn repeated_turn_that_no_client_began_leaves_the_turn_as_it_was() {
+    for (state, repeats) in [("done", ANY), ("failed", ANY), ("failed", FAILED)] {
+        let mut server = Server::at(100 * PERIOD);
+        server.begin();
+        server.finish(state);
+        server.repeats = repeats;
+        assert_eq!(server.begin(), [1, 100, 0], "{state}");
+        assert_eq!(server.finish("open"), 1);
+        server.repeats = 0;
+        assert_eq!(server.begin(), [3], "{state}: it has ended");
+        server.keyspace.set_now(101 * PERIOD);
+        assert_eq!(server.begin(), [1, 101, 0], "{state}: none was missed");
+    }
+    let mut server = Server::at(100 * PERIOD);
+    server.begin();
+    server.keyspace.del(b"x");
+    (server.repeats, server.most_once) = (ANY, true);
+    assert_eq!(server.begin(), [1, 100, 0]);
+    assert_eq!(server.finish("open"), 1);
+    assert_eq!(server.begin_again(100 * PERIOD), [2], "a late copy");
+    server.repeats = 0;
+    assert_eq!(server.begin(), [3], "its holder died");
+}
+
+#[test]
+fn record_that_is_lost_during_the_job_is_written_again() {
+    let mut server = Server::at(100 * PERIOD);
+    server.begin();
+    server.keyspace.del(b"leasehold:{x}:slot");
+    assert_eq!(server.finish("done"), 1);
+    assert_eq!(server.begin(), [3]);
 }
