@@ -187,6 +187,24 @@ async fn turn_that_is_declined_is_open_for_others() {
 }
 
 #[tokio::test]
+async fn repetition_that_is_declined_leaves_the_turn_done() {
+    let place = place();
+    let client = place.client().await;
+    let turns = hourly(&place, &client).await;
+    run(turns.try_begin().await.unwrap()).done().await.unwrap();
+    let done = client.lock("x").last_turn().await.unwrap();
+    let again = turns.clone().again(true);
+    run(again.try_begin().await.unwrap())
+        .decline()
+        .await
+        .unwrap();
+    assert_eq!(client.lock("x").last_turn().await.unwrap(), done);
+    let begun = turns.try_begin().await.unwrap();
+    assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
+    place.is_clean_but_for(&[RECORD], &[&client]).await;
+}
+
+#[tokio::test]
 async fn turn_that_is_dropped_before_the_job_begins_is_open() {
     let place = place();
     let client = place.client().await;
