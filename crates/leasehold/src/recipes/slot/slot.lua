@@ -24,11 +24,13 @@ end
 -- The fields of a record that replies contain, in this order.
 local FIELDS = { 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc', 'missed', 'id', 'period_ms',
   'offset_ms' }
--- The fields in which a turn that repeats another one keeps the record of that turn.
+-- The fields in which a turn that repeats another one keeps the record of that turn, in the same
+-- order, and then the record's time to live.
 local WAS = {}
 for n, field in ipairs(FIELDS) do
   WAS[n] = 'was_' .. field
 end
+WAS[#FIELDS + 1] = 'was_ttl_ms'
 -- Returns the stored facts about a turn. Read the fields one by one: HMGET would be one more
 -- command that the user must be allowed to run.
 local function seen_in(record)
@@ -59,10 +61,18 @@ end
 local function records(newest, record)
   return newest == record and { record } or { record, newest }
 end
+-- Returns the holds of the last turns of a record, the newest first, separated by spaces. `hold` is
+-- the last one.
+local function past_of(record, hold)
+  local past = redis.call('HGET', record, 'past') or ''
+  return hold and hold .. (past == '' and '' or ' ' .. past) or past
+end
 -- Puts back the record that the turn of this hold has replaced. Returns the reply of HSET.
 local function put_back(record, hold)
   local past = redis.pcall('HGET', record, 'past')
-  local set, gone = { 'past', hold .. ' ' .. (type(past) == 'string' and past or '') }, {}
+  -- The first hold of the list is the one that is put back.
+  local rest = type(past) == 'string' and string.match(past, '^[^ ]* ?(.*)') or ''
+  local set, gone = { 'past', hold .. (rest == '' and '' or ' ' .. rest) }, {}
   for n, field in ipairs(FIELDS) do
     local value = redis.pcall('HGET', record, WAS[n])
     if type(value) == 'string' then
@@ -80,6 +90,7 @@ local function note_end(record, hold, state, rc, keep_ms)
   if redis.pcall('HGET', record, 'hold') ~= hold then return nil end
   local noted
   if state == 'open' and type(redis.pcall('HGET', record, 'was_state')) == 'string' then
+    keep_ms = whole(redis.pcall('HGET', record, 'was_ttl_ms')) or keep_ms
     noted = put_back(record, hold)
   else
     noted = redis.pcall('HSET', record, 'state', state, 'ended_ms', digits(now_ms()), 'rc', rc)
@@ -146,11 +157,7 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   if other then
     return other
   end
-  -- The holds of the last turns of this record, the newest first.
-  local past = redis.call('HGET', record, 'past') or ''
-  if seen[3] then
-    past = seen[3] .. (past == '' and '' or ' ' .. past)
-  end
+  local past = past_of(record, seen[3])
   if string.find(' ' .. past .. ' ', ' ' .. hold .. ' ', 1, true) then
     -- This is a late copy of a request that was granted: the turn of this hold has ended.
     return refusal(2, lock, holder_of(lock), seen)
@@ -202,18 +209,22 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     return refused
   end
   local now = digits(now_ms())
-  past = string.match(past, '^[^ ]* ?[^ ]* ?[^ ]* ?[^ ]*')
+  local is_same = seen[1] == digits(mine) and (seen[9] or '') == id and not replans
+  local repeating = is_same or repeats == '2'
   for _, key in ipairs(records(newest, record)) do
-    local cleared = redis.pcall('HDEL', key, 'ended_ms', 'rc', unpack(WAS))
+    local before = key == record and seen or last
+    local list = key == record and past or past_of(key, before[3])
+    -- If the last turn was a repetition and never ended, keep the record that it has replaced.
+    local is_nested = repeating and before[2] == 'running' and redis.call('HGET', key, 'was_state')
+    local cleared = redis.pcall('HDEL', key, 'ended_ms', 'rc', unpack(is_nested and {} or WAS))
     if type(cleared) == 'table' then
       -- A grant without a record could run twice.
       ungrant(lock, hold)
       return cleared.err
     end
-    local before = key == record and seen or last
-    local is_same = before[1] == digits(mine) and (before[9] or '') == id and not replans
-    if before[2] and before[2] ~= 'open' and (is_same or repeats == '2') then
-      local saved = {}
+    local is_kept = before[2] and (before[2] ~= 'open' or replans)
+    if repeating and is_kept and not is_nested then
+      local saved = { 'was_ttl_ms', digits(redis.call('PTTL', key)) }
       for n = 1, #FIELDS do
         if before[n] then saved[#saved + 1], saved[#saved + 2] = WAS[n], before[n] end
       end
@@ -221,7 +232,7 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     end
     redis.call('HSET', key, 'slot', digits(mine), 'state', 'running', 'hold', hold, 'by', by,
       'at_ms', now, 'missed', digits(missed), 'period_ms', period_ms, 'offset_ms', offset_ms,
-      'id', id, 'past', past)
+      'id', id, 'past', string.match(list, '^[^ ]* ?[^ ]* ?[^ ]* ?[^ ]*'))
     redis.call('PEXPIRE', key, keep_ms)
   end
   local has_died = last[2] == 'running' and not replans

@@ -34,7 +34,7 @@ impl Begin<'_> {
         if held {
             plain(keyspace, self.lock)?;
         }
-        let mut past = self.past(keyspace, seen[HOLD].as_deref())?;
+        let past = past_of(keyspace, self.record, seen[HOLD].as_deref())?;
         if past
             .split(|byte| *byte == b' ')
             .any(|hold| hold == self.hold)
@@ -68,40 +68,33 @@ impl Begin<'_> {
             true => seen.clone(),
             false => seen_in(keyspace, self.newest)?,
         };
-        let mut spaces = past.iter().enumerate().filter(|(_, byte)| **byte == b' ');
-        if let Some((end, _)) = spaces.nth(PAST - 1) {
-            past.truncate(end);
-        }
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
-        let mut before = vec![last.clone()];
-        if self.newest != self.record {
-            before.insert(0, seen);
-        }
-        for (key, before) in keys(self.newest, self.record).zip(before) {
-            let is_same = whole(before[SLOT].as_deref()) == Some(mine)
-                && before[ID].as_deref().unwrap_or_default() == self.id
-                && !replans;
-            let is_kept = before[STATE]
-                .as_deref()
-                .is_some_and(|state| state != b"open");
-            let was = (is_kept && (is_same || self.repeats == ANY)).then_some(before);
-            self.write(keyspace, key, (mine, missed), (&past, was))?;
+        let is_same = whole(seen[SLOT].as_deref()) == Some(mine)
+            && seen[ID].as_deref().unwrap_or_default() == self.id
+            && !replans;
+        let repeating = is_same || self.repeats == ANY;
+        let facts = [&seen, &last];
+        for (key, before) in keys(self.newest, self.record).zip(facts) {
+            let past = past_of(keyspace, key, before[HOLD].as_deref())?;
+            let is_running = before[STATE].as_deref() == Some(b"running");
+            let is_nested = repeating && is_running && keyspace.hget(key, b"was_state")?.is_some();
+            if !is_nested {
+                forget_was(keyspace, key)?;
+            }
+            let is_kept = match before[STATE].as_deref() {
+                Some(b"open") => replans,
+                state => state.is_some(),
+            };
+            if repeating && is_kept && !is_nested {
+                keep_was(keyspace, key, before)?;
+            }
+            self.write(keyspace, key, (mine, missed), &newest_four(past))?;
         }
         let now = to_int(keyspace.now_ms());
         let has_died = last[STATE].as_deref() == Some(b"running") && !replans;
         let died = if has_died { last } else { Vec::new() };
         Ok(granted(to_int(mine), to_int(missed), now, died))
-    }
-
-    /// Returns the holds of the last turns of this record, the newest first.
-    fn past(&self, keyspace: &mut Keyspace, last: Option<&[u8]>) -> Result<Vec<u8>, Refusal> {
-        let before = keyspace.hget(self.record, b"past")?.unwrap_or_default();
-        Ok(match last {
-            Some(last) if before.is_empty() => last.to_vec(),
-            Some(last) => [last, &before].join(&b' '),
-            None => before,
-        })
     }
 
     /// Returns the slot that this request is for, if the last turn had the slot `last`.
@@ -161,7 +154,7 @@ impl Begin<'_> {
         keyspace: &mut Keyspace,
         key: &[u8],
         (mine, missed): (u64, u64),
-        (past, was): (&[u8], Option<Record>),
+        past: &[u8],
     ) -> Result<(), Refusal> {
         let text = |number: u64| number.to_string().into_bytes();
         let fields: [(&str, &[u8]); 10] = [
@@ -181,12 +174,6 @@ impl Begin<'_> {
         }
         keyspace.hdel(key, b"ended_ms")?;
         keyspace.hdel(key, b"rc")?;
-        forget_was(keyspace, key)?;
-        for (field, value) in FIELDS.iter().zip(was.into_iter().flatten()) {
-            if let Some(value) = value {
-                keyspace.hset(key, was_field(field).as_bytes(), &value)?;
-            }
-        }
         keyspace.pexpire(key, self.keep_ms);
         Ok(())
     }
@@ -307,8 +294,6 @@ const FIELDS: [&str; 11] = [
 /// The stored facts about a turn, in the order of `FIELDS`.
 type Record = Vec<Option<Vec<u8>>>;
 
-/// The number of holds in a record's list of past holds.
-const PAST: usize = 4;
 const SLOT: usize = 0;
 const STATE: usize = 1;
 const HOLD: usize = 2;
@@ -408,7 +393,43 @@ fn forget_was(keyspace: &mut Keyspace, key: &[u8]) -> Result<(), Refusal> {
     for field in FIELDS {
         keyspace.hdel(key, was_field(field).as_bytes())?;
     }
+    keyspace.hdel(key, b"was_ttl_ms")?;
     Ok(())
+}
+
+/// Keeps the record of a turn that is about to be repeated.
+fn keep_was(keyspace: &mut Keyspace, key: &[u8], before: &Record) -> Result<(), Refusal> {
+    let ttl_ms = keyspace.pttl(key).to_string();
+    keyspace.hset(key, b"was_ttl_ms", ttl_ms.as_bytes())?;
+    for (field, value) in FIELDS.iter().zip(before) {
+        if let Some(value) = value {
+            keyspace.hset(key, was_field(field).as_bytes(), value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The twin of `past_of` in `slot.lua`.
+fn past_of(
+    keyspace: &mut Keyspace,
+    record: &[u8],
+    hold: Option<&[u8]>,
+) -> Result<Vec<u8>, Refusal> {
+    let past = keyspace.hget(record, b"past")?.unwrap_or_default();
+    Ok(match hold {
+        Some(hold) if past.is_empty() => hold.to_vec(),
+        Some(hold) => [hold, &past].join(&b' '),
+        None => past,
+    })
+}
+
+/// Returns the first four holds of this list.
+fn newest_four(mut past: Vec<u8>) -> Vec<u8> {
+    let mut spaces = past.iter().enumerate().filter(|(_, byte)| **byte == b' ');
+    if let Some((end, _)) = spaces.nth(3) {
+        past.truncate(end);
+    }
+    past
 }
 
 /// The end of a turn: the twin of `record_end` in `slot.lua`.
@@ -465,7 +486,10 @@ impl End<'_> {
             if keyspace.hget(key, b"hold").unwrap_or_default().as_deref() != Some(self.hold) {
                 continue;
             }
+            let mut keep_ms = self.keep_ms;
             if self.state == b"open" && keyspace.hget(key, b"was_state")?.is_some() {
+                let ttl_ms = keyspace.hget(key, b"was_ttl_ms")?;
+                keep_ms = whole(ttl_ms.as_deref()).unwrap_or(keep_ms);
                 self.put_back(keyspace, key)?;
             } else {
                 keyspace.hset(key, b"state", self.state)?;
@@ -473,7 +497,7 @@ impl End<'_> {
                 keyspace.hset(key, b"rc", self.rc)?;
             }
             forget_was(keyspace, key)?;
-            keyspace.pexpire(key, self.keep_ms);
+            keyspace.pexpire(key, keep_ms);
         }
         Ok(())
     }
@@ -481,7 +505,14 @@ impl End<'_> {
     /// Puts back the record that the turn has replaced.
     fn put_back(&self, keyspace: &mut Keyspace, key: &[u8]) -> Result<(), Refusal> {
         let past = keyspace.hget(key, b"past")?.unwrap_or_default();
-        keyspace.hset(key, b"past", &[self.hold, &past].join(&b' '))?;
+        // The first hold of the list is the one that is put back.
+        let rest = past.iter().position(|byte| *byte == b' ');
+        let rest = rest.map_or(&[][..], |first| &past[first + 1..]);
+        let list = match rest {
+            [] => self.hold.to_vec(),
+            rest => [self.hold, rest].join(&b' '),
+        };
+        keyspace.hset(key, b"past", &list)?;
         for field in FIELDS {
             keyspace.hdel(key, field.as_bytes())?;
             if let Some(value) = keyspace.hget(key, was_field(field).as_bytes())? {

@@ -12,6 +12,7 @@ struct Server {
     repeats: u64,
     most_once: bool,
     offset: u64,
+    keep_ms: u64,
 }
 
 impl Server {
@@ -22,6 +23,7 @@ impl Server {
             repeats: 0,
             most_once: false,
             offset: 0,
+            keep_ms: 90_000_000,
         };
         server.keyspace.set_now(now_ms);
         server
@@ -57,7 +59,7 @@ impl Server {
             repeats: self.repeats,
             most_once: self.most_once,
             by: b"me",
-            keep_ms: 90_000_000,
+            keep_ms: self.keep_ms,
         };
         let operation = step.operation();
         let reply = (operation.step.twin)(&mut self.keyspace, &operation.parts);
@@ -82,7 +84,7 @@ impl Server {
             channel: b"c",
             state: state.as_bytes(),
             rc: b"",
-            keep_ms: 90_000_000,
+            keep_ms: self.keep_ms,
             slot: 100,
             period_ms: PERIOD,
             offset_ms: self.offset,
@@ -340,4 +342,55 @@ fn record_that_is_lost_during_the_job_is_written_again() {
     server.keyspace.del(b"leasehold:{x}:slot");
     assert_eq!(server.finish("done"), 1);
     assert_eq!(server.begin(), [3]);
+}
+
+#[test]
+fn repetition_that_never_ended_leaves_what_it_repeated() {
+    let mut server = Server::at(100 * PERIOD);
+    server.run();
+    server.repeats = ANY;
+    server.begin();
+    // Its grant was lost, and its lease has ended.
+    server.keyspace.del(b"x");
+    server.repeats = 0;
+    assert_eq!(server.begin(), [1, 100, 0]);
+    assert_eq!(server.finish("open"), 1);
+    assert_eq!(server.begin(), [3], "it was done");
+}
+
+#[test]
+fn repetition_with_other_slots_that_no_client_began_leaves_slots_and_lifetime() {
+    for state in ["done", "open"] {
+        let mut server = Server::at(100 * PERIOD);
+        server.begin();
+        server.finish(state);
+        let ttl = server.keyspace.pttl(b"leasehold:{x}:slot");
+        server.repeats = ANY;
+        server.offset = 1000;
+        server.keep_ms = 1000;
+        assert_eq!(server.begin()[0], 1, "{state}");
+        assert_eq!(server.finish("open"), 1);
+        assert_eq!(server.keyspace.pttl(b"leasehold:{x}:slot"), ttl, "{state}");
+        (server.repeats, server.offset) = (0, 0);
+        let code = if state == "done" { 3 } else { 1 };
+        assert_eq!(server.begin()[0], code, "{state}");
+    }
+}
+
+#[test]
+fn late_copies_are_refused_after_repetitions_that_no_client_began() {
+    let now_ms = 100 * PERIOD;
+    let mut server = Server::at(now_ms);
+    server.run();
+    server.repeats = ANY;
+    server.begin();
+    server.finish("open");
+    let (copied, others) = (server.holds, 3);
+    for other in 1..=others {
+        server.holds = copied + other - 1;
+        server.begin();
+        server.finish("open");
+        server.holds = copied;
+        assert_eq!(server.begin_again(now_ms), [2], "after {other} repetitions");
+    }
 }
