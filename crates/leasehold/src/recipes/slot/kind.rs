@@ -234,8 +234,8 @@ impl AnswerState {
     }
 }
 
-/// The number of holds that are remembered. While a server is silent, a request takes seconds, so
-/// this is enough for an hour.
+/// The number of holds that are remembered. With the default reply timeout, this is enough for half
+/// an hour in which the server is silent.
 const MOST_REQUESTED: usize = 1024;
 /// The time until a wait asks again for a turn that it gives back.
 const ASK_AGAIN_AFTER_MS: i64 = 100;
@@ -413,7 +413,7 @@ struct TurnHold {
 
 impl Drop for TurnHold {
     fn drop(&mut self) {
-        // A hold without a release was not granted: its request did not run.
+        // Without a release, the request did not run, or the server refused it.
         if !*self.was_undone.get_mut() {
             let answers = &self.kind.answers;
             answers.state.lock().forget_requested(self.hold.wire_id());

@@ -179,6 +179,29 @@ impl Begin<'_> {
     }
 }
 
+/// Returns the end that `finish` or `mark` records, and the facts of its turn.
+macro_rules! end_of {
+    ($step:expr) => {
+        (
+            End {
+                newest: $step.newest,
+                record: $step.record,
+                hold: $step.hold,
+                state: $step.state,
+                rc: $step.rc,
+                keep_ms: $step.keep_ms,
+            },
+            Restored {
+                slot: $step.slot,
+                plan: ($step.period_ms, $step.offset_ms),
+                id: $step.id,
+                by: $step.by,
+                began_ms: $step.began_ms,
+            },
+        )
+    };
+}
+
 step! {
     // Like a release, this step runs even if it arrives late.
     FINISH: Finish = slot.finish, grants: false,
@@ -189,22 +212,8 @@ step! {
 
 impl Finish<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let end = End {
-            newest: self.newest,
-            record: self.record,
-            hold: self.hold,
-            state: self.state,
-            rc: self.rc,
-            keep_ms: self.keep_ms,
-        };
+        let (end, turn) = end_of!(self);
         if keyspace.hdel(self.lock, self.hold)? {
-            let turn = Restored {
-                slot: self.slot,
-                plan: (self.period_ms, self.offset_ms),
-                id: self.id,
-                by: self.by,
-                began_ms: self.began_ms,
-            };
             end.restore(keyspace, &turn)?;
             end.note(keyspace)?;
             let listeners = keyspace.listeners(self.channel);
@@ -235,21 +244,7 @@ impl Mark<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let end = End {
-            newest: self.newest,
-            record: self.record,
-            hold: self.hold,
-            state: self.state,
-            rc: self.rc,
-            keep_ms: self.keep_ms,
-        };
-        let turn = Restored {
-            slot: self.slot,
-            plan: (self.period_ms, self.offset_ms),
-            id: self.id,
-            by: self.by,
-            began_ms: self.began_ms,
-        };
+        let (end, turn) = end_of!(self);
         end.restore(keyspace, &turn)?;
         end.note(keyspace)?;
         Ok(Value::Int(1))
